@@ -1,0 +1,104 @@
+"""Torpor: one durable microVM per AI-agent run.
+
+from torpor import Sandbox
+
+with Sandbox.create(template="agent") as sbx:
+    print(sbx.exec("uname -a").stdout)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torpor.errors import (
+    BootFailed,
+    Busy,
+    CommandFailed,
+    Conflict,
+    ExecTimeout,
+    Failed,
+    Forbidden,
+    FreezeFailed,
+    HostUnreachable,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    OutcomeUnknown,
+    OutOfSpace,
+    QuotaExceeded,
+    Refused,
+    RestoreFailed,
+    SandboxLost,
+    SnapshotCorrupt,
+    TorporError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from torpor.sdk import (
+        AsyncClient,
+        AsyncSandbox,
+        Client,
+        ExecResult,
+        FileEntry,
+        Page,
+        Retry,
+        Sandbox,
+        SandboxInfo,
+        Template,
+        Transferred,
+    )
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSandbox",
+    "BootFailed",
+    "Busy",
+    "Client",
+    "CommandFailed",
+    "Conflict",
+    "ExecResult",
+    "ExecTimeout",
+    "Failed",
+    "FileEntry",
+    "Forbidden",
+    "FreezeFailed",
+    "HostUnreachable",
+    "InvalidRequest",
+    "NoCapacity",
+    "NotFound",
+    "OutOfSpace",
+    "OutcomeUnknown",
+    "Page",
+    "QuotaExceeded",
+    "Refused",
+    "RestoreFailed",
+    "Retry",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxLost",
+    "SnapshotCorrupt",
+    "Template",
+    "TorporError",
+    "Transferred",
+    "Unauthenticated",
+    "Unavailable",
+    "Unsupported",
+]
+
+
+def __getattr__(name: str) -> object:
+    # The SDK is loaded at first use: servers and `torpor --help` import this package too, and need no HTTP client.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import torpor.sdk  # noqa: PLC0415
+
+    value: object = getattr(torpor.sdk, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

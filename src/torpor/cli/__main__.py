@@ -1,0 +1,5 @@
+"""`python -m torpor.cli`."""
+
+from torpor.cli import main
+
+main()

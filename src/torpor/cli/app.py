@@ -1,0 +1,74 @@
+"""The commands, put together, and the one place where an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import typer
+
+from torpor.cli import cp, doctor, exec, output, sandbox, serve, shell, template, up, version
+from torpor.errors import TorporError
+
+EPILOG = "Everything starts with a server: `torpor up`. Then: `torpor create agent`, `torpor exec ID 'uname -a'`."
+
+app = typer.Typer(
+    name="torpor",
+    help="One durable microVM per AI-agent run: created in a blink, used for every step, deleted at the end.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_SERVER, _SANDBOXES = "The server", "Sandboxes"
+_COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
+    _SANDBOXES: {
+        "create": sandbox.create,
+        "list": sandbox.list_all,
+        "show": sandbox.show,
+        "exec": exec.exec_command,
+        "shell": shell.shell,
+        "cp": cp.cp,
+        "rm": sandbox.rm,
+    },
+    _SERVER: {
+        "up": up.up,
+        "down": up.down,
+        "serve": serve.serve,
+        "doctor": doctor.doctor,
+        "version": version.version,
+    },
+}
+for panel, commands in _COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
+app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code: 0, 1 for an error, 2 for a wrong use, 130 for Ctrl-C, or its own."""
+    try:
+        outcome = app(list(arguments), standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        return output.gone()
+    except (TorporError, OSError) as error:
+        return output.fail(error)
+    except Exception as error:
+        return _misused(error)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _misused(error: Exception) -> int:
+    """Report a wrong use. typer keeps the class of its usage errors to itself, but not what they can do."""
+    context = getattr(error, "ctx", None)
+    if not hasattr(error, "format_message"):
+        raise error
+    command = context.command_path if context else "torpor"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        output.say(error.format_message())
+        return 2
+    output.complain(error.format_message(), f"see `{command} --help`")
+    return 2

@@ -1,0 +1,111 @@
+"""Run a command in a sandbox as if it ran here: same output, same exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import stat
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torpor.cli import output
+from torpor.cli.options import EnvVars, Json, SandboxName, named_values
+from torpor.errors import ExecTimeout, InvalidRequest
+from torpor.wire.public import MAX_STDIN_BYTES
+
+if TYPE_CHECKING:
+    from torpor.sdk import ExecResult
+
+TIMEOUT_CODE = 124
+_SILENT_PIPE_S = 10.0
+
+
+def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
+    sandbox: SandboxName,
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[--] COMMAND...", help="One word is run by a shell, several as they are.", show_default=False
+        ),
+    ],
+    *,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End it, and all it started, after this.")
+    ] = None,
+    cwd: Annotated[str | None, typer.Option(metavar="DIR", help="The folder it runs in.")] = None,
+    env: EnvVars = None,
+    user: Annotated[str | None, typer.Option(help="The guest's user it runs as.  [default: root]")] = None,
+    no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
+    wait_stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Wait for what is piped in, however long.")] = False,
+    json: Json = False,
+) -> int:
+    """Run a command and exit with its code; 124 if it took too long.
+
+    What is piped in becomes its stdin (16 MiB at most).
+
+    Examples: `torpor exec ID 'cd /work && make test'`, `torpor exec ID --timeout 60 -- python3 -c 'print(1)'`
+    """
+    from torpor.cli.link import connection, find  # noqa: PLC0415
+
+    variables = named_values(env, "--env")
+    stdin = None if no_stdin else piped_stdin(patient=wait_stdin)
+    with connection() as client:
+        try:
+            result = find(client, sandbox).exec(
+                command[0] if len(command) == 1 else command,
+                timeout_seconds=timeout,
+                cwd=cwd,
+                env=variables,
+                user=user,
+                stdin=stdin,
+                binary=True,
+                on_stdout=None if json else lambda chunk: output.pass_through(sys.stdout.buffer, chunk),
+                on_stderr=None if json else lambda chunk: output.pass_through(sys.stderr.buffer, chunk),
+            )
+        except ExecTimeout as error:
+            output.fail(error)
+            return TIMEOUT_CODE
+    if json:
+        output.show_json(_record(result))
+    return result.exit_code
+
+
+def piped_stdin(*, patient: bool = False) -> bytes | None:
+    """Return what is piped in, or None if stdin is a terminal or closed.
+
+    Raises InvalidRequest beyond 16 MiB and, unless `patient`, if a pipe stays silent: it may be one that somebody just
+    left open, and to wait for its end would be for ever.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (AttributeError, OSError, ValueError):
+        return None
+    if sys.stdin.isatty():
+        return None
+    if (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not patient:
+        _wait_first_byte(descriptor)
+    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(data) > MAX_STDIN_BYTES:
+        raise InvalidRequest(
+            f"more than {MAX_STDIN_BYTES >> 20} MiB is piped in, which is the most a command's stdin can take",
+            hint="copy it with `torpor cp - ID:/path` and let the command read the file",
+        )
+    return data
+
+
+def _wait_first_byte(descriptor: int) -> None:
+    if select.select([descriptor], [], [], _SILENT_PIPE_S)[0]:
+        return
+    raise InvalidRequest(
+        f"stdin is a pipe, and for {_SILENT_PIPE_S:.0f} s nothing has come through it",
+        hint="-n runs the command without it, -i waits for it however long it takes",
+    )
+
+
+def _record(result: ExecResult) -> dict[str, object]:
+    record = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    return {name: value for name, value in record.items() if not isinstance(value, bytes)}

@@ -1,0 +1,82 @@
+"""Options that several commands share, and how their text becomes values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torpor.cli import output
+from torpor.errors import InvalidRequest
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _complete_id(incomplete: str) -> list[tuple[str, str]]:
+    from torpor.cli.link import ids_beginning_with  # noqa: PLC0415
+
+    return ids_beginning_with(incomplete)
+
+
+def _complete_template(incomplete: str) -> list[str]:
+    from torpor.cli.link import templates_beginning_with  # noqa: PLC0415
+
+    return templates_beginning_with(incomplete)
+
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON, for programs.", callback=output.use_json, is_eager=True)
+]
+SandboxName = Annotated[
+    str, typer.Argument(metavar="ID", help="A sandbox's id or name.", autocompletion=_complete_id, show_default=False)
+]
+TemplateName = Annotated[
+    str, typer.Argument(metavar="[TEMPLATE]", help="The template to start from.", autocompletion=_complete_template)
+]
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        envvar="TORPOR_HOME",
+        help="Where the server keeps its data.  [default: /var/lib/torpor, or the user's data directory]",
+        show_default=False,
+    ),
+]
+EnvVars = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME=VALUE", help="An environment variable; can be repeated."),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", "-m", metavar="NAME=VALUE", help="A label; can be repeated."),
+]
+
+
+def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Return NAME=VALUE texts as a mapping. Raises InvalidRequest for one without a name or `=`."""
+    values: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidRequest(f"{option} takes NAME=VALUE, and {text!r} is not that")
+        values[name] = value
+    return values
+
+
+def seconds(text: str, option: str) -> int:
+    """Return a length of time such as 90, 90s, 15m, 2h or 1d in seconds. Raises InvalidRequest."""
+    match = re.fullmatch(r"(\d{1,9})([smhd]?)", text)
+    if not match:
+        raise InvalidRequest(f"{option} takes a length of time such as 90, 15m, 2h or 1d, and {text!r} is not that")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def home_folder(home: Path | None) -> Path:
+    """Return the folder the server keeps its data in, absolute."""
+    from torpor.sdk.settings import default_home  # noqa: PLC0415
+
+    return (home or default_home()).absolute()

@@ -1,0 +1,229 @@
+"""The one module that prints. Results go to stdout, everything else to stderr; colours only where a person looks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from torpor.errors import InvalidRequest, TorporError
+from torpor.wire.errors import to_body
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STATE_STYLES = {"running": "green", "ok": "green", "failed": "red", "bad": "red", "warn": "yellow"}
+# A table that no person looks at is never folded.
+_UNBOUNDED_WIDTH = 1_000_000
+
+
+class _Mode:
+    as_json = False
+
+
+def use_json(value: bool) -> bool:
+    """Print for programs from here on. The callback of every `--json`."""
+    _Mode.as_json = value
+    return value
+
+
+def is_json() -> bool:
+    """Tell whether a program reads what is printed."""
+    return _Mode.as_json
+
+
+def is_watched() -> bool:
+    """Tell whether a person looks at what goes to stderr."""
+    return sys.stderr.isatty() and not _Mode.as_json
+
+
+def say(text: str) -> None:
+    """Print a line of the result."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Tell a person something that is not the result; nothing if nobody is there to read it."""
+    if is_watched():
+        _console(sys.stderr).print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Tell whoever reads stderr something they have to know."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON."""
+    say(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False, default=_plain))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
+    """Print rows under their columns' names, or `empty` on stderr if there are none."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    if not rows:
+        note(empty)
+        return
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place, column in enumerate(columns):
+        drawn.add_column(column.upper(), no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
+    _console(sys.stdout).print(drawn)
+
+
+def fields(pairs: Mapping[str, str]) -> None:
+    """Print names and values, one pair a line, without those that are empty."""
+    from rich.text import Text  # noqa: PLC0415
+
+    width = max(map(len, pairs)) + 2
+    console = _console(sys.stdout)
+    for name, value in pairs.items():
+        if value:
+            line = Text(name.ljust(width), style="bold") + Text(value, style=_STATE_STYLES.get(value, "not bold"))
+            console.print(line, soft_wrap=True)
+
+
+def advice(items: Sequence[tuple[str, str]]) -> None:
+    """Print what to do about each of several things."""
+    from rich.text import Text  # noqa: PLC0415
+
+    console = _console(sys.stdout)
+    console.print()
+    for name, text in items:
+        console.print(Text(f"{name}: ", style="bold") + Text(text, style="not bold"), soft_wrap=True)
+    if items:
+        console.print()
+
+
+class Progress(Protocol):
+    """One report of work in steps: a step began, or ended after `elapsed_s` seconds."""
+
+    @property
+    def step(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def elapsed_s(self) -> float: ...
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[Progress], None]]:
+    """Give a function that shows steps as they begin and end: alive on a terminal, as plain lines elsewhere."""
+    if not is_watched():
+        yield _plain_progress
+        return
+    console = _console(sys.stderr)
+    with console.status("beginning ...", spinner="dots") as status:
+
+        def report(event: Progress) -> None:
+            if event.done:
+                console.print(f"[green]done[/] {event.step:<14} {event.elapsed_s:6.1f} s", highlight=False)
+            else:
+                status.update(f"{event.step}: {event.detail}")
+
+        yield report
+
+
+def _plain_progress(event: Progress) -> None:
+    if event.done:
+        warn(f"{event.step}: done in {event.elapsed_s:.1f} s")
+    else:
+        warn(f"{event.step}: {event.detail}")
+
+
+def pass_through(stream: IO[bytes], chunk: bytes) -> None:
+    """Write bytes as they are, at once."""
+    stream.write(chunk)
+    stream.flush()
+
+
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[None]:
+    """Show a person that something is under way."""
+    if not is_watched():
+        yield
+        return
+    with _console(sys.stderr).status(text, spinner="dots"):
+        yield
+
+
+def fail(error: BaseException) -> int:
+    """Print an error as one line on stderr, or for programs as the API's error body, and return the exit code."""
+    known = error if isinstance(error, TorporError) else InvalidRequest(_sentence(error))
+    if _Mode.as_json:
+        sys.stderr.write(to_body(known).model_dump_json(exclude_none=True) + "\n")
+        return 1
+    complain(known.message, known.hint)
+    return 1
+
+
+def complain(message: str, hint: str | None = None) -> None:
+    """Print `error: sentence. hint` on stderr, red where a person looks."""
+    start = "\x1b[1;31merror:\x1b[0m" if is_watched() and _has_colour() else "error:"
+    line = " ".join(message.split()).rstrip(".")
+    sys.stderr.write(f"{start} {line}." + (f" {hint[:1].upper()}{hint[1:]}." if hint else "") + "\n")
+
+
+def gone() -> int:
+    """End quietly when the reader of stdout has gone, and return the exit code a shell gives for that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def ago(moment: datetime) -> str:
+    """Return how long ago, or until, a moment is: `3 min`."""
+    return span(abs((datetime.now(UTC) - moment).total_seconds()))
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in its largest unit that fits."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in its largest unit that fits."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def pairs(values: Mapping[str, str]) -> str:
+    """Return names and values in one line."""
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        return f"{where}{error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error)
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else dict(value)  # type: ignore[call-overload]
+
+
+def _has_colour() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _console(stream: IO[str]) -> Console:
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else _UNBOUNDED_WIDTH)

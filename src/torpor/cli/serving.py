@@ -1,0 +1,139 @@
+"""The server's process: everything put together, signals, and what is said about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx2
+import uvicorn
+
+from torpor.cli import output, record
+from torpor.cli.version import own_version
+from torpor.control.main import control_plane
+from torpor.host.config import HostConfig
+from torpor.host.main import host_agent
+from torpor.sdk.settings import KEY_FILE, SERVER_FILE
+from torpor.wire.memory import App, MemoryTransport
+from torpor.wire.public import TemplateList
+
+# Commands that still run when the server is told to stop are given this long, in seconds.
+GRACE_S = 5
+# Longer than clients keep an idle connection, so that none of them runs into one that is just being closed.
+KEEP_ALIVE_S = 75
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
+    """Serve on a bound socket until a signal. Raises what keeps the server from starting."""
+    loop_factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: PLC0415
+
+        loop_factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_serve(listener, home, ready_fd))
+
+
+async def _serve(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
+    async with _application(home) as (app, templates):
+        server = _Server(_config(app), lambda: _announce(listener, home, templates, ready_fd))
+        with _stopped_by_signals(server):
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                _withdraw(home)
+
+
+@asynccontextmanager
+async def _application(home: Path) -> AsyncIterator[tuple[App, list[str]]]:
+    """Yield the public application, and the names of the templates there are."""
+    async with host_agent(HostConfig.from_environment(home)) as host:
+        transport = MemoryTransport(host)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://host") as client:
+            answer = await client.get("/host/v1/templates")
+        names = [template.name for template in TemplateList.model_validate_json(answer.content).items]
+        async with control_plane(home, transport) as app:
+            yield app, names
+
+
+def _config(app: App) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, telling when it listens and leaving signals to us: it would end by them, and a stop is no failure."""
+
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_listening()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Let the first signal stop the server in good order and the second at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if server.should_exit:
+            output.warn("stopped at once; the next start clears away what was left")
+            os._exit(1)
+        server.should_exit = True
+        output.note("stopping; once more stops at once")
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _announce(listener: socket.socket, home: Path, templates: list[str], ready_fd: int | None) -> None:
+    url = _url(listener)
+    record.own(url).write(home)
+    output.say(f"Torpor {own_version()} listens on {url}")
+    output.say(f"  key        {home / KEY_FILE}")
+    there = ", ".join(templates) or "none yet: `torpor template build base` makes one"
+    output.say(f"  templates  {there}")
+    output.note("Ctrl-C stops it.")
+    if ready_fd is not None:
+        with open(ready_fd, "w") as ready:
+            ready.write(url)
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    # A server that listens everywhere is reached from here by the loopback address.
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
+
+
+def _withdraw(home: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (home / SERVER_FILE).unlink()

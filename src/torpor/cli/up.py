@@ -1,0 +1,120 @@
+"""Start the server in the background, and stop it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torpor.cli import output, record
+from torpor.cli.options import Home, Json, home_folder
+from torpor.cli.serve import DEFAULT_PORT
+from torpor.errors import Failed, Forbidden
+
+LOG_FILE = "server.log"
+_SERVE = (sys.executable, "-m", "torpor.cli", "serve")
+_LOG_TAIL_BYTES = 4096
+_STOP_PATIENCE_S = 60.0
+
+
+def up(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = DEFAULT_PORT,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Start the server in the background, if it does not run yet, and return when it is ready.
+
+    What it says goes to `server.log` in its home folder.
+
+    Example: `sudo torpor up`
+    """
+    folder = home_folder(home)
+    running = record.read(folder)
+    if running is None:
+        with output.busy("starting the server ..."):
+            url = start(folder, port)
+    if json:
+        output.show_json({"url": running.url if running else url, "started": running is None})
+    elif running:
+        output.say(f"The server runs already: {running.url}")
+    else:
+        output.say(f"The server runs: {url}")
+        output.note(f"Its log is {folder / LOG_FILE}. `torpor down` stops it.")
+
+
+def down(home: Home = None, json: Json = False) -> None:
+    """Stop the server and wait for its end. Its sandboxes' machines end with it.
+
+    Example: `sudo torpor down`
+    """
+    running = record.read(home_folder(home))
+    if running is not None:
+        with output.busy("stopping the server ..."):
+            stop(running)
+    if json:
+        output.show_json({"stopped": running is not None})
+    else:
+        output.say("The server is stopped." if running else "No server runs.")
+
+
+def start(home: Path, port: int) -> str:
+    """Start a server of its own session and return its address when it listens. Raises Failed with what it said."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = home / LOG_FILE
+    # The pipe ends without a word when the server ends without having listened: no clock is needed.
+    ready, told = os.pipe()
+    with open(ready) as answer, log.open("ab") as sink:
+        begin = sink.tell()
+        try:
+            server = subprocess.Popen(
+                [*_SERVE, "--port", str(port), "--home", str(home), "--ready-fd", str(told)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                pass_fds=[told],
+                start_new_session=True,
+            )
+        finally:
+            os.close(told)
+        if url := answer.read():
+            # It goes on without us: nobody has to wait for it.
+            server.returncode = 0
+            return url
+        server.wait()
+    raise Failed(_reason(log, begin), hint=f"all of it is in {log}")
+
+
+def stop(running: record.Record) -> None:
+    """Ask a server to end and wait until it has. Raises Forbidden if it is not ours, Failed if it does not end."""
+    try:
+        process = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return
+    try:
+        # Now that we hold the process, make sure that it is still the one of the record.
+        if not running.is_alive():
+            return
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not select.select([process], [], [], _STOP_PATIENCE_S)[0]:
+            raise Failed(
+                f"the server (process {running.pid}) has not ended within {_STOP_PATIENCE_S:.0f} s",
+                hint="`torpor down` once more ends it at once",
+            )
+    except PermissionError as error:
+        raise Forbidden(f"the server (process {running.pid}) is another user's", hint="use sudo") from error
+    finally:
+        os.close(process)
+
+
+def _reason(log: Path, begin: int) -> str:
+    with log.open("rb") as said:
+        said.seek(max(begin, log.stat().st_size - _LOG_TAIL_BYTES))
+        lines = said.read().decode(errors="replace").split("\n")
+    complaints = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return complaints[-1] if complaints else "the server ended before it listened"

@@ -1,0 +1,146 @@
+"""A command's output as server-sent events."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol
+
+from starlette.types import Send
+
+from torpor.control.api.answers import BEAT_S, Watched, beating, part
+from torpor.control.service.execute import timed_out
+from torpor.errors import TorporError
+from torpor.kit.clock import Clock
+from torpor.wire import host
+from torpor.wire.errors import to_body
+from torpor.wire.frames import Frame, Kind
+from torpor.wire.public import StreamExit
+
+MEDIA_TYPE = "text/event-stream; charset=utf-8"
+_BEAT = b": beat\n\n"
+
+
+class Events(Watched):
+    """`stdout` and `stderr` as they come, then `exit` or `error`, and a comment in every BEAT_S of silence."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        frames: AbstractAsyncContextManager[AsyncIterator[Frame]],
+        order: host.ExecOrder,
+        encoding: Literal["text", "base64"],
+        request_id: str,
+    ) -> None:
+        super().__init__()
+        self._clock = clock
+        self._frames = frames
+        self._order = order
+        self._writers = {kind: writer_for(encoding) for kind in (Kind.STDOUT, Kind.STDERR)}
+        self._request_id = request_id
+        self._last_sent = 0.0
+
+    async def work(self, send: Send) -> None:
+        try:
+            async with self._frames as frames:
+                await self.begin(send, MEDIA_TYPE)
+                await self._give(send, _BEAT)
+                await beating(self._pass_on(frames, send), self._beat(send))
+        except TorporError as error:
+            if not self._begun:
+                raise
+            await self._flush(send)
+            await self._give(send, event("error", to_body(error, self._request_id).model_dump()))
+        await send(part(b"", more=False))
+
+    async def _pass_on(self, frames: AsyncIterator[Frame], send: Send) -> None:
+        async for kind, payload in frames:
+            if kind is Kind.EXIT:
+                await self._exit(host.ExecOutcome.model_validate_json(payload), send)
+            elif chunk := self._writers[kind].feed(payload):
+                await self._give(send, event(kind.name.lower(), {"chunk": chunk}))
+
+    async def _exit(self, outcome: host.ExecOutcome, send: Send) -> None:
+        if outcome.timed_out:
+            raise timed_out(self._order)
+        await self._flush(send)
+        said = StreamExit(
+            exit_code=outcome.exit_code,
+            duration_ms=outcome.duration_ms,
+            signal=outcome.signal,
+            oom_killed=outcome.oom_killed,
+        )
+        await self._give(send, event("exit", said.model_dump()))
+
+    async def _flush(self, send: Send) -> None:
+        for kind, writer in self._writers.items():
+            if rest := writer.rest():
+                await self._give(send, event(kind.name.lower(), {"chunk": rest}))
+
+    async def _give(self, send: Send, data: bytes) -> None:
+        self._last_sent = self._clock.monotonic()
+        await send(part(data))
+
+    async def _beat(self, send: Send) -> None:
+        while True:
+            silent_for = self._clock.monotonic() - self._last_sent
+            if silent_for >= BEAT_S:
+                await self._give(send, _BEAT)
+            else:
+                await self._clock.sleep(BEAT_S - silent_for)
+
+
+class Writer(Protocol):
+    """Turns one stream's bytes into the text of chunks."""
+
+    def feed(self, data: bytes) -> str:
+        """Return what can be said after these bytes; "" if nothing yet."""
+
+    def rest(self) -> str:
+        """Return what was held back, at the end."""
+
+
+class TextWriter:
+    """UTF-8, a character never split, what cannot be decoded replaced."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes) -> str:
+        return self._decoder.decode(data)
+
+    def rest(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class Base64Writer:
+    """The bytes exactly, each chunk base64 of its own."""
+
+    def feed(self, data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    def rest(self) -> str:
+        return ""
+
+
+def writer_for(encoding: Literal["text", "base64"]) -> Writer:
+    """Return a fresh writer for one stream."""
+    return TextWriter() if encoding == "text" else Base64Writer()
+
+
+def event(name: str, data: dict[str, Any]) -> bytes:
+    """Return one event: its data is a JSON object in ASCII on one line."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
+
+
+def events(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events in a whole stream's text; comments are skipped."""
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))

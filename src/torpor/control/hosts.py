@@ -1,0 +1,238 @@
+"""The control plane's side of `torpor.wire.host`: one method for each row of that table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from torpor.errors import HostUnreachable, OutcomeUnknown, TorporError
+from torpor.wire import frames, host, public
+from torpor.wire.errors import ErrorBody, from_body
+
+# An answer that is collected before it is read (a listing, an error) may have this many bytes.
+_MAX_COLLECTED = 64 * 1024 * 1024
+# A host that does not begin to answer a request that has a bound of its own is taken for lost after this.
+_PATIENCE_S = 120.0
+_NOTHING_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSource:
+    """Bytes on their way out: `size` in all, None where it is not known; `chunks` can be read once, while it is open."""
+
+    size: int | None
+    chunks: AsyncIterator[bytes]
+
+
+class HostClient:
+    """One host agent.
+
+    Every method raises the error that the host answered; HostUnreachable where nothing was sent, or where the answer to
+    a mere question was lost; OutcomeUnknown where something was asked for and the answer was lost.
+    """
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
+        self._http = httpx2.AsyncClient(
+            transport=transport,
+            base_url=f"http://host/host/{host.HOST_API_VERSION}",
+            timeout=httpx2.Timeout(_PATIENCE_S, connect=5.0),
+            trust_env=False,
+        )
+
+    async def restore(self, order: host.Restore) -> host.Incarnation:
+        """Bring a template's snapshot to life."""
+        return await self._ask("POST", "/incarnations", host.Incarnation, body=order)
+
+    async def incarnations(self) -> dict[str, host.Incarnation]:
+        """Return what lives on the host, by id."""
+        answer = await self._ask("GET", "/incarnations", host.IncarnationList)
+        return {item.id: item for item in answer.items}
+
+    async def close(self, sandbox_id: str) -> None:
+        """End a sandbox's machine and remove all of it; fine if there is none."""
+        await self._tell("DELETE", f"/incarnations/{sandbox_id}")
+
+    @asynccontextmanager
+    async def exec(self, sandbox_id: str, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[frames.Frame]]:
+        """Run a command while the block lasts; leaving it kills a command that still runs.
+
+        Yields the frames STDOUT and STDERR, and EXIT as the last. An ERROR frame is raised, and a stream that ends without
+        either raises OutcomeUnknown.
+        """
+        async with self._open("POST", f"/incarnations/{sandbox_id}/exec", body=order, patience=None) as response:
+            yield _to_exit(response)
+
+    @asynccontextmanager
+    async def read(self, sandbox_id: str, path: str, user: str | None) -> AsyncIterator[ByteSource]:
+        """Read a file while the block lasts."""
+        query = _query(path=path, user=user)
+        async with self._open("GET", f"/incarnations/{sandbox_id}/fs", query=query) as response:
+            yield _source(response)
+
+    async def write(
+        self, sandbox_id: str, query: dict[str, str], body: AsyncIterator[bytes], size: int | None
+    ) -> public.Written:
+        """Write a file from chunks. `query`: path, mode, user, append as the wire has them."""
+        headers = {} if size is None else {"content-length": str(size)}
+        request = self._http.build_request(
+            "PUT", f"/incarnations/{sandbox_id}/fs", params=query, content=body, headers=headers
+        )
+        async with self._sent(request) as response:
+            return await _parsed(response, public.Written)
+
+    async def remove(self, sandbox_id: str, path: str, recursive: bool) -> None:
+        """Remove a file, or a folder."""
+        query = _query(path=path, recursive="true" if recursive else None)
+        await self._tell("DELETE", f"/incarnations/{sandbox_id}/fs", query=query)
+
+    async def stat(self, sandbox_id: str, path: str) -> public.FileEntry:
+        """Describe one file or folder."""
+        return await self._ask("GET", f"/incarnations/{sandbox_id}/fs/stat", public.FileEntry, query=_query(path=path))
+
+    async def dir(self, sandbox_id: str, path: str) -> public.DirListing:
+        """List one folder."""
+        return await self._ask("GET", f"/incarnations/{sandbox_id}/fs/dir", public.DirListing, query=_query(path=path))
+
+    async def mkdir(self, sandbox_id: str, path: str, mode: str | None, user: str | None) -> None:
+        """Make a folder and its parents."""
+        query = _query(path=path, mode=mode, user=user)
+        await self._tell("POST", f"/incarnations/{sandbox_id}/fs/dir", query=query)
+
+    async def rename(self, sandbox_id: str, order: public.Rename) -> None:
+        """Move a file or folder."""
+        await self._tell("POST", f"/incarnations/{sandbox_id}/fs/rename", body=order)
+
+    @asynccontextmanager
+    async def walk(self, sandbox_id: str, path: str) -> AsyncIterator[ByteSource]:
+        """Read the lines that describe a tree while the block lasts."""
+        url = f"/incarnations/{sandbox_id}/fs/walk"
+        async with self._open("GET", url, query=_query(path=path)) as response:
+            yield _source(response)
+
+    @asynccontextmanager
+    async def logs(self, sandbox_id: str) -> AsyncIterator[ByteSource]:
+        """Read the machine's console while the block lasts."""
+        async with self._open("GET", f"/incarnations/{sandbox_id}/logs") as response:
+            yield _source(response)
+
+    async def templates(self) -> list[public.TemplateView]:
+        """Return the templates on the host."""
+        return (await self._ask("GET", "/templates", public.TemplateList)).items
+
+    async def remove_template(self, name: str) -> None:
+        """Remove a template."""
+        await self._tell("DELETE", f"/templates/{name}")
+
+    async def aclose(self) -> None:
+        """Let go of the connection."""
+        await self._http.aclose()
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        answer: type[M],
+        *,
+        query: dict[str, str] | None = None,
+        body: BaseModel | None = None,
+    ) -> M:
+        async with self._open(method, url, query=query, body=body) as response:
+            return await _parsed(response, answer)
+
+    async def _tell(
+        self, method: str, url: str, *, query: dict[str, str] | None = None, body: BaseModel | None = None
+    ) -> None:
+        async with self._open(method, url, query=query, body=body):
+            pass
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        url: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: BaseModel | None = None,
+        patience: float | None = _PATIENCE_S,
+    ) -> AsyncIterator[httpx2.Response]:
+        content: dict[str, Any] = {}
+        if body is not None:
+            content = {"content": body.model_dump_json(), "headers": {"content-type": "application/json"}}
+        timeout = httpx2.Timeout(patience, connect=5.0)
+        request = self._http.build_request(method, url, params=query, timeout=timeout, **content)
+        async with self._sent(request) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _sent(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                if response.is_error:
+                    raise await _refusal(response)
+                yield response
+            finally:
+                await response.aclose()
+        except httpx2.TransportError as error:
+            raise _lost(request, error) from error
+
+
+async def _to_exit(response: httpx2.Response) -> AsyncIterator[frames.Frame]:
+    async for frame in frames.decode(response.aiter_raw()):
+        if frame.kind is frames.Kind.ERROR:
+            raise from_body(ErrorBody.model_validate_json(frame.payload), response.status_code)
+        if frame.kind is frames.Kind.BEAT:
+            continue
+        yield frame
+        if frame.kind is frames.Kind.EXIT:
+            return
+    raise OutcomeUnknown("the host's answer ended before the command did")
+
+
+def _source(response: httpx2.Response) -> ByteSource:
+    length = response.headers.get("content-length", "")
+    return ByteSource(int(length) if length.isdecimal() else None, response.aiter_raw())
+
+
+async def _parsed(response: httpx2.Response, answer: type[M]) -> M:
+    try:
+        return answer.model_validate_json(await _collected(response))
+    except ValidationError as error:
+        raise OutcomeUnknown("the host's answer is not in the form this version reads") from error
+
+
+async def _collected(response: httpx2.Response) -> bytes:
+    held = bytearray()
+    async for chunk in response.aiter_raw():
+        held += chunk
+        if len(held) > _MAX_COLLECTED:
+            raise OutcomeUnknown(f"the host's answer is larger than {_MAX_COLLECTED} bytes")
+    return bytes(held)
+
+
+async def _refusal(response: httpx2.Response) -> TorporError:
+    try:
+        return from_body(ErrorBody.model_validate_json(await _collected(response)), response.status_code)
+    except ValidationError as error:
+        unknown = OutcomeUnknown(f"the host answered {response.status_code} in a form this version does not read")
+        unknown.__cause__ = error
+        return unknown
+
+
+def _lost(request: httpx2.Request, error: httpx2.TransportError) -> TorporError:
+    if isinstance(error, _NOTHING_SENT):
+        return HostUnreachable("the host agent could not be reached")
+    if request.method == "GET":  # nothing happened, whatever became of the question
+        return HostUnreachable("the host agent did not answer")
+    return OutcomeUnknown("the request was sent to the host agent, and the answer was lost")
+
+
+def _query(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}

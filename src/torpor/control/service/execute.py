@@ -1,0 +1,102 @@
+"""Exec: one command in a running sandbox, as frames while it runs or as one answer when it has ended."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from torpor.control.service.files import absolute
+from torpor.control.service.plane import Plane
+from torpor.control.service.sandboxes import Owned, noticing_loss, running
+from torpor.errors import ExecTimeout, InvalidRequest
+from torpor.wire import host
+from torpor.wire.frames import Frame, Kind
+from torpor.wire.public import MAX_COLLECTED_BYTES, MAX_STDIN_BYTES, ExecAnswer, ExecCommand
+
+
+def order_for(command: ExecCommand) -> host.ExecOrder:
+    """Return a command as the host takes it. Raises InvalidRequest for one that makes no sense."""
+    return host.ExecOrder(
+        argv=_argv(command.cmd),
+        timeout_s=command.timeout_seconds,
+        cwd=None if command.cwd is None else absolute(command.cwd, "cwd"),
+        env=command.env,
+        user=command.user,
+        stdin=_stdin(command),
+    )
+
+
+def _argv(cmd: str | list[str]) -> list[str]:
+    argv = ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else cmd
+    if not argv or not argv[0] or (isinstance(cmd, str) and not cmd.strip()):
+        raise InvalidRequest("cmd is empty; it has to name a command")
+    if any("\0" in word for word in argv):
+        raise InvalidRequest("cmd has a NUL character in it, which no command line can carry")
+    return argv
+
+
+def _stdin(command: ExecCommand) -> str | None:
+    if command.stdin is not None and command.stdin_base64 is not None:
+        raise InvalidRequest("stdin and stdin_base64 cannot be given together")
+    if command.stdin_base64 is not None:
+        try:
+            data = base64.b64decode(command.stdin_base64, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidRequest("stdin_base64 is not base64") from error
+    elif command.stdin is not None:
+        data = command.stdin.encode()
+    else:
+        return None
+    if len(data) > MAX_STDIN_BYTES:
+        raise InvalidRequest(
+            f"stdin is {len(data)} bytes, and at most {MAX_STDIN_BYTES} fit into a request", hint="write it to a file first"
+        )
+    return base64.b64encode(data).decode()
+
+
+@asynccontextmanager
+async def execute(plane: Plane, owned: Owned, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
+    """Run a command while the block lasts, and yield its frames: STDOUT and STDERR, then EXIT. Leaving it kills the command.
+
+    Raises as `running` and `noticing_loss` do, and what the host raises.
+    """
+    await running(plane, owned)
+    async with noticing_loss(plane, owned), plane.host.exec(owned.id, order) as frames:
+        yield frames
+
+
+async def collect(plane: Plane, owned: Owned, order: host.ExecOrder) -> ExecAnswer:
+    """Run a command and return all it wrote, each stream up to MAX_COLLECTED_BYTES.
+
+    Raises ExecTimeout, with what it wrote, if it outlasted its timeout; else as `execute`.
+    """
+    held = {Kind.STDOUT: bytearray(), Kind.STDERR: bytearray()}
+    truncated = False
+    async with execute(plane, owned, order) as frames:
+        async for kind, payload in frames:
+            if kind is Kind.EXIT:
+                outcome = host.ExecOutcome.model_validate_json(payload)
+                continue
+            room = MAX_COLLECTED_BYTES - len(held[kind])
+            held[kind] += payload[:room]
+            truncated = truncated or len(payload) > room
+    stdout, stderr = (bytes(stream).decode(errors="replace") for stream in held.values())
+    if outcome.timed_out:
+        raise timed_out(order, stdout, stderr)
+    return ExecAnswer(
+        stdout=stdout,
+        stderr=stderr,
+        exit_code=outcome.exit_code,
+        duration_ms=outcome.duration_ms,
+        truncated=truncated,
+        signal=outcome.signal,
+        oom_killed=outcome.oom_killed,
+    )
+
+
+def timed_out(order: host.ExecOrder, stdout: str = "", stderr: str = "") -> ExecTimeout:
+    """Return the error of a command that was killed for outlasting its timeout."""
+    seconds = f"{order.timeout_s or 0:.3f}".rstrip("0").rstrip(".")
+    return ExecTimeout(f"command timeout after {seconds} s", stdout=stdout, stderr=stderr)

@@ -1,0 +1,121 @@
+"""Files: what the guest is asked about them. Paths are absolute paths in the guest; bytes are never held."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from torpor.control.hosts import ByteSource
+from torpor.control.service.plane import Plane
+from torpor.control.service.sandboxes import Owned, noticing_loss, running
+from torpor.errors import InvalidRequest
+from torpor.wire.public import DirListing, FileEntry, Rename, Written
+
+MAX_PATH = 4096
+_MODE = re.compile(r"0?([0-7]{1,4})")
+
+
+def absolute(path: str, name: str = "path") -> str:
+    """Return the path if it is an absolute one. Raises InvalidRequest."""
+    if not path:
+        raise InvalidRequest(f"{name} is empty; it has to be an absolute path such as /root/notes.txt")
+    if not path.startswith("/"):
+        raise InvalidRequest(f"{name} has to be absolute, to begin with /: {path!r} does not")
+    if "\0" in path:
+        raise InvalidRequest(f"{name} has a NUL character in it")
+    if len(path.encode(errors="replace")) > MAX_PATH:
+        raise InvalidRequest(f"{name} is longer than {MAX_PATH} bytes")
+    return path
+
+
+def octal(mode: str | None) -> str | None:
+    """Return permission bits as the wire has them, `640`. Raises InvalidRequest."""
+    if mode is None:
+        return None
+    match = _MODE.fullmatch(mode)
+    if match is None:
+        raise InvalidRequest(f"mode has to be an octal number such as 640, and {mode!r} is not")
+    return match[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where bytes are to be written, and as what. `mode` as `octal` returns it; None leaves the guest's default."""
+
+    path: str
+    mode: str | None = None
+    user: str | None = None
+    append: bool = False
+
+
+@asynccontextmanager
+async def _at(plane: Plane, owned: Owned) -> AsyncIterator[None]:
+    """Use the files of a running sandbox in the block. Raises as `running` and `noticing_loss` do."""
+    await running(plane, owned)
+    async with noticing_loss(plane, owned):
+        yield
+
+
+@asynccontextmanager
+async def _source(
+    plane: Plane, owned: Owned, source: AbstractAsyncContextManager[ByteSource]
+) -> AsyncIterator[ByteSource]:
+    async with _at(plane, owned), source as opened:
+        yield opened
+
+
+def read(plane: Plane, owned: Owned, path: str, user: str | None) -> AbstractAsyncContextManager[ByteSource]:
+    """Open a file for reading. Raises NotFound, InvalidRequest for a folder, Forbidden for `user`."""
+    return _source(plane, owned, plane.host.read(owned.id, path, user))
+
+
+def walk(plane: Plane, owned: Owned, path: str) -> AbstractAsyncContextManager[ByteSource]:
+    """Open the description of a tree: JSON lines, one FileEntry each, parents before children."""
+    return _source(plane, owned, plane.host.walk(owned.id, path))
+
+
+def logs(plane: Plane, owned: Owned) -> AbstractAsyncContextManager[ByteSource]:
+    """Open the machine's console for reading."""
+    return _source(plane, owned, plane.host.logs(owned.id))
+
+
+async def write(plane: Plane, owned: Owned, to: Target, body: AsyncIterator[bytes], size: int | None) -> Written:
+    """Replace, or extend, a file by bytes as they come. A body that breaks off leaves the file as it was."""
+    query = {"path": to.path, "mode": to.mode, "user": to.user, "append": "true" if to.append else None}
+    given = {name: value for name, value in query.items() if value is not None}
+    async with _at(plane, owned):
+        return await plane.host.write(owned.id, given, body, size)
+
+
+async def remove(plane: Plane, owned: Owned, path: str, recursive: bool) -> None:
+    """Remove a file, or a folder if it is empty or `recursive`."""
+    async with _at(plane, owned):
+        await plane.host.remove(owned.id, path, recursive)
+
+
+async def stat(plane: Plane, owned: Owned, path: str) -> FileEntry:
+    """Describe one file, folder or link."""
+    async with _at(plane, owned):
+        return await plane.host.stat(owned.id, path)
+
+
+async def list_dir(plane: Plane, owned: Owned, path: str) -> DirListing:
+    """List one folder."""
+    async with _at(plane, owned):
+        return await plane.host.dir(owned.id, path)
+
+
+async def mkdir(plane: Plane, owned: Owned, to: Target) -> None:
+    """Make a folder and its parents; fine if it exists."""
+    async with _at(plane, owned):
+        await plane.host.mkdir(owned.id, to.path, to.mode, to.user)
+
+
+async def rename(plane: Plane, owned: Owned, order: Rename) -> None:
+    """Move a file or folder, replacing a file at the target."""
+    absolute(order.source, "source")
+    absolute(order.target, "target")
+    async with _at(plane, owned):
+        await plane.host.rename(owned.id, order)

@@ -1,0 +1,166 @@
+"""The gate: the only code that changes a sandbox's state.
+
+One conditional write leads into a passage, one out. A sandbox has at most one passage under way in this process; whoever
+comes second waits for the first to end and then finds what it left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Unpack
+
+import structlog
+
+from torpor.control.store.contract import Claim, Facts, Store
+from torpor.errors import Conflict, Failed, NotFound, OutcomeUnknown, Refused, TorporError, Unavailable
+from torpor.kit.clock import Clock
+from torpor.kit.shielded import shielded
+from torpor.model.ids import SandboxId
+from torpor.model.lifecycle import CREATE, PASSAGES, SETTLED, Passage, State
+from torpor.model.sandbox import Sandbox
+
+_log = structlog.get_logger("torpor.control")
+
+# What the reconciler may correct: a passage whose answer was lost, to either of its ends; a settled sandbox, to failed.
+_CORRECTIONS = (
+    {(row.during, row.done) for row in PASSAGES}
+    | {(row.during, row.undone) for row in PASSAGES}
+    | {(state, State.FAILED) for state in SETTLED - {State.DELETED, State.FAILED}}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bells:
+    """Signals to the tasks in the background: `expiry`, an end of life may have changed; `truth`, the host is to be asked."""
+
+    expiry: asyncio.Event = field(default_factory=asyncio.Event)
+    truth: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Crossing:
+    """A passage as the verb sees it. If it `holds`, the verb has nothing to do and `sandbox` is how things stand."""
+
+    sandbox: Sandbox
+    holds: bool = False
+    facts: Facts = field(default_factory=Facts)
+
+    def learn(self, **facts: Unpack[Facts]) -> None:
+        """Note what is to be recorded of the sandbox when the passage ends well."""
+        self.facts.update(facts)
+
+
+class Gate:
+    """Lets one passage at a time through to each sandbox. See the module."""
+
+    def __init__(self, store: Store, clock: Clock, bells: Bells) -> None:
+        self._store = store
+        self._clock = clock
+        self._bells = bells
+        self._turns: dict[SandboxId, _Turn] = {}
+
+    @asynccontextmanager
+    async def passage(self, sandbox_id: SandboxId, row: Passage) -> AsyncIterator[Crossing]:
+        """Run the block as one passage of the table.
+
+        Settles in `done` when the block ends, in `undone` if it raises Refused, Unavailable or Failed. Anything else
+        (OutcomeUnknown, cancellation, a bug) leaves the state of the passage, and the reconciler asks the host. Raises
+        NotFound for an unknown sandbox and Conflict if its state is neither one to start in nor one in which the verb
+        holds already.
+        """
+        async with self.alone(sandbox_id):
+            sandbox = await self._store.move(sandbox_id, row.starts, row.during, self._clock.now())
+            if sandbox is None:
+                yield Crossing(await self._holding(sandbox_id, row), holds=True)
+                return
+            async with self._settling(Crossing(sandbox), row) as crossing:
+                yield crossing
+
+    @asynccontextmanager
+    async def creation(self, sandbox: Sandbox, claim: Claim | None) -> AsyncIterator[Crossing]:
+        """Record a new sandbox and run the block as its passage into life.
+
+        It `holds` if the claim belongs to an earlier sandbox. Raises Conflict as `Store.add` does; else as `passage`.
+        """
+        async with self.alone(sandbox.id):
+            recorded = await self._store.add(sandbox, claim)
+            if recorded.id != sandbox.id:
+                yield Crossing(recorded, holds=True)
+                return
+            async with self._settling(Crossing(sandbox), CREATE) as crossing:
+                yield crossing
+
+    @asynccontextmanager
+    async def alone(self, sandbox_id: SandboxId) -> AsyncIterator[None]:
+        """Run the block while no passage of the sandbox is under way; waits for the one that is."""
+        turn = self._turns.setdefault(sandbox_id, _Turn())
+        turn.wanted += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.wanted -= 1
+            if turn.wanted == 0:
+                del self._turns[sandbox_id]
+
+    def is_busy(self, sandbox_id: SandboxId) -> bool:
+        """Tell whether a passage of the sandbox is under way."""
+        return sandbox_id in self._turns
+
+    async def correct(self, sandbox: Sandbox, to: State, **facts: Unpack[Facts]) -> None:
+        """Record what the host said about a sandbox; to be called in `alone`. Nothing happens if its state has changed."""
+        if (sandbox.state, to) not in _CORRECTIONS:
+            raise ValueError(f"no passage leads from {sandbox.state} to {to}")
+        moved = await shielded(self._store.move(sandbox.id, {sandbox.state}, to, self._clock.now(), facts))
+        if moved is not None:
+            _log.info("corrected", sandbox=sandbox.id, seen=sandbox.state.value, now=to.value, reason=moved.reason)
+            self._bells.expiry.set()
+
+    async def _holding(self, sandbox_id: SandboxId, row: Passage) -> Sandbox:
+        sandbox = await self._store.get(sandbox_id)
+        if sandbox is None:
+            raise NotFound(f"there is no sandbox {sandbox_id}")
+        if sandbox.state not in row.holds:
+            raise refusal(sandbox, row.verb, row.starts)
+        return sandbox
+
+    @asynccontextmanager
+    async def _settling(self, crossing: Crossing, row: Passage) -> AsyncIterator[Crossing]:
+        try:
+            yield crossing
+        except (Refused, Unavailable, Failed) as error:
+            reason = f"{row.verb}: {error.message}"
+            await self._settle(crossing.sandbox, row, row.undone, Facts(reason=reason))
+            raise
+        except BaseException:
+            self._bells.truth.set()
+            raise
+        crossing.sandbox = await self._settle(crossing.sandbox, row, row.done, crossing.facts)
+
+    async def _settle(self, sandbox: Sandbox, row: Passage, to: State, facts: Facts) -> Sandbox:
+        try:
+            settled = await shielded(self._store.move(sandbox.id, {row.during}, to, self._clock.now(), facts))
+        except TorporError as error:
+            self._bells.truth.set()
+            message = f"{row.verb} of sandbox {sandbox.id} ended, but could not be recorded"
+            raise OutcomeUnknown(message) from error
+        if settled is None:
+            raise OutcomeUnknown(f"sandbox {sandbox.id} changed while its {row.verb} was under way")
+        self._bells.expiry.set()
+        return settled
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted: int = 0
+
+
+def refusal(sandbox: Sandbox, verb: str, needed: frozenset[State]) -> Conflict:
+    """Return the Conflict that says which state was seen and which are needed."""
+    states = sorted(state.value for state in needed)
+    message = f"{verb} needs sandbox {sandbox.id} to be {' or '.join(states)}, and it is {sandbox.state.value}"
+    return Conflict(message, seen=sandbox.state.value, needed=states)

@@ -1,0 +1,151 @@
+"""Looking at sandboxes and setting how long they live."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from torpor.control.reconcile import reconcile_one
+from torpor.control.service.passage import refusal
+from torpor.control.service.plane import Plane
+from torpor.control.store.contract import Listing, Position
+from torpor.errors import Conflict, InvalidRequest, NotFound, SandboxLost, TorporError
+from torpor.model.ids import SandboxId, WorkspaceId, is_sandbox_id
+from torpor.model.lifecycle import State
+from torpor.model.sandbox import Sandbox
+
+DEFAULT_TTL_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A sandbox as its owner names it."""
+
+    workspace: WorkspaceId
+    id: SandboxId
+
+
+async def show(plane: Plane, owned: Owned) -> Sandbox:
+    """Return a living sandbox. Raises NotFound for one that is unknown, another workspace's or deleted."""
+    sandbox = await known(plane, owned)
+    if sandbox.state is State.DELETED:
+        raise NotFound(f"there is no sandbox {owned.id}: it has been deleted")
+    return sandbox
+
+
+async def known(plane: Plane, owned: Owned) -> Sandbox:
+    """Return a sandbox in any state. Raises NotFound for one that is unknown or another workspace's."""
+    sandbox = await plane.store.get(owned.id) if is_sandbox_id(owned.id) else None
+    if sandbox is None or sandbox.workspace != owned.workspace:
+        raise NotFound(f"there is no sandbox {owned.id}")
+    return sandbox
+
+
+async def running(plane: Plane, owned: Owned) -> Sandbox:
+    """Return a sandbox that runs. Raises NotFound as `show`, SandboxLost for a failed one, Conflict otherwise."""
+    sandbox = await show(plane, owned)
+    if sandbox.state is State.FAILED:
+        raise lost(sandbox)
+    if sandbox.state is not State.RUNNING:
+        raise refusal(sandbox, "this", frozenset({State.RUNNING}))
+    return sandbox
+
+
+def lost(sandbox: Sandbox) -> SandboxLost:
+    """Return the error for using a sandbox whose machine is gone."""
+    return SandboxLost(
+        f"sandbox {sandbox.id} is lost: {sandbox.reason or 'its machine is gone'}",
+        hint="no snapshot of it exists; delete it and create another",
+    )
+
+
+@asynccontextmanager
+async def noticing_loss(plane: Plane, owned: Owned) -> AsyncIterator[None]:
+    """Use a sandbox on its host in the block; if the host says that it is gone, find out, and raise SandboxLost.
+
+    NotFound may also mean a file: then it is raised as it is.
+    """
+    try:
+        yield
+    except (NotFound, SandboxLost) as error:
+        try:
+            await reconcile_one(plane, owned.id)
+        except TorporError:
+            raise error from None  # the host cannot be asked now; the watcher will
+        if (await show(plane, owned)).state is State.RUNNING:
+            raise
+        raise lost(await show(plane, owned)) from error
+
+
+async def list_page(plane: Plane, listing: Listing) -> tuple[list[Sandbox], str | None]:
+    """Return one page of living sandboxes, the newest first, and the cursor of the next page if there may be one."""
+    page = await plane.store.page(listing)
+    return page, cursor_after(page[-1]) if len(page) == listing.limit else None
+
+
+def cursor_after(sandbox: Sandbox) -> str:
+    """Return the opaque text that stands for the place right after a sandbox."""
+    micros = round(sandbox.created_at.timestamp() * 1_000_000)
+    return base64.urlsafe_b64encode(f"{micros}:{sandbox.id}".encode()).decode().rstrip("=")
+
+
+def position_of(cursor: str) -> Position:
+    """Return the place a cursor stands for. Raises InvalidRequest if it is none of ours."""
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        micros, _, sandbox_id = text.partition(":")
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest("cursor is not one that a listing returned") from error
+    return Position(moment, SandboxId(sandbox_id))
+
+
+def state_of(text: str) -> State:
+    """Return the state with a name. Raises InvalidRequest naming those there are."""
+    try:
+        return State(text)
+    except ValueError as error:
+        states = ", ".join(state.value for state in State)
+        raise InvalidRequest(f"status has to be one of {states}") from error
+
+
+async def set_life(plane: Plane, owned: Owned, ttl_seconds: int | None, persistent: bool | None) -> Sandbox:
+    """Make a sandbox end `ttl_seconds` from now, or never if `persistent`, and return it.
+
+    `persistent` False alone gives one without an end the default ttl, and changes nothing else. Raises InvalidRequest for
+    neither or both, NotFound as `show`, Conflict for a sandbox that is being deleted.
+    """
+    if ttl_seconds is None and persistent is None:
+        raise InvalidRequest("ttl_seconds or persistent is required")
+    sandbox = await show(plane, owned)
+    ttl = life_of(ttl_seconds, persistent=bool(persistent))
+    if ttl_seconds is None and not persistent and sandbox.expires_at is not None:
+        return sandbox
+    changed = await plane.store.set_expiry(owned.id, expiry(plane.clock.now(), ttl), ttl)
+    if changed is None:
+        raise Conflict(f"sandbox {owned.id} is being deleted", seen=State.DELETING.value, needed=[State.RUNNING.value])
+    plane.bells.expiry.set()
+    return changed
+
+
+def life_of(ttl_seconds: int | None, *, persistent: bool) -> int | None:
+    """Return the ttl that is meant, in seconds; None is no end. Raises InvalidRequest if both are given."""
+    if persistent and ttl_seconds is not None:
+        raise InvalidRequest("persistent means no end of life, so it cannot be given together with ttl_seconds")
+    if persistent:
+        return None
+    return DEFAULT_TTL_SECONDS if ttl_seconds is None else ttl_seconds
+
+
+def expiry(now: datetime, ttl: int | None) -> datetime | None:
+    """Return the end of a life of `ttl` seconds that begins now."""
+    return None if ttl is None else now + timedelta(seconds=ttl)
+
+
+def metadata_filter(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the pairs that `metadata.<key>=<value>` in a query asks for."""
+    prefix = "metadata."
+    return {name[len(prefix) :]: value for name, value in query.items() if name.startswith(prefix)}

@@ -1,0 +1,219 @@
+"""The store over SQLAlchemy. SQLite in WAL mode: readers never wait, one writer at a time, each commit on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Select, and_, delete, event, exists, func, insert, or_, select, update
+from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from torpor.control.store.contract import Claim, Facts, Listing
+from torpor.control.store.rules import claim_is_free, name_taken, other_request
+from torpor.control.store.tables import (
+    IS_DELETED,
+    IS_LIVING,
+    IS_MORTAL,
+    claims,
+    labels,
+    sandboxes,
+    to_row,
+    to_sandbox,
+)
+from torpor.control.store.upgrade import upgrade
+from torpor.errors import Failed
+from torpor.model.ids import SandboxId, WorkspaceId
+from torpor.model.lifecycle import State
+from torpor.model.sandbox import Sandbox
+
+_BUSY_TIMEOUT_S = 30
+
+
+async def open_store(path: Path) -> SqlStore:
+    """Open, or make, the database at `path` and bring its schema forward.
+
+    Raises Unsupported if the database is newer than this program, Failed if it is no database of ours.
+    """
+    writer = _engine(path, readonly=False)
+    try:
+        with _translated(path):
+            await upgrade(writer)
+    except BaseException:
+        await writer.dispose()
+        raise
+    return SqlStore(path, writer, _engine(path, readonly=True))
+
+
+class SqlStore:
+    """A `Store` in one SQLite file; made by `open_store`."""
+
+    def __init__(self, path: Path, writer: AsyncEngine, reader: AsyncEngine) -> None:
+        self._path = path
+        self._writer = writer
+        self._reader = reader
+
+    async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
+        try:
+            with _translated(self._path):
+                async with self._writer.begin() as connection:
+                    if claim is not None:
+                        holder = await _holder(connection, sandbox.workspace, claim)
+                        if holder is not None:
+                            return holder
+                    await _insert(connection, sandbox, claim)
+        except IntegrityError as error:
+            raise name_taken(sandbox) from error
+        return sandbox
+
+    async def claimed(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
+        with _translated(self._path):
+            async with self._reader.connect() as connection:
+                return await _holder(connection, workspace, claim)
+
+    async def get(self, sandbox_id: SandboxId) -> Sandbox | None:
+        found = await self._read(select(sandboxes).where(sandboxes.c.id == sandbox_id))
+        return found[0] if found else None
+
+    async def move(
+        self, sandbox_id: SandboxId, seen: Collection[State], to: State, at: datetime, facts: Facts | None = None
+    ) -> Sandbox | None:
+        change = (
+            update(sandboxes)
+            .where(sandboxes.c.id == sandbox_id, sandboxes.c.state.in_([state.value for state in seen]))
+            .values(state=to.value, changed_at=at, **(facts or {}))
+        )
+        return await self._change(change)
+
+    async def set_expiry(
+        self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
+    ) -> Sandbox | None:
+        ending = (State.DELETING.value, State.DELETED.value)
+        change = (
+            update(sandboxes)
+            .where(sandboxes.c.id == sandbox_id, sandboxes.c.state.not_in(ending))
+            .values(expires_at=expires_at, ttl_seconds=ttl_seconds)
+        )
+        return await self._change(change)
+
+    async def page(self, listing: Listing) -> list[Sandbox]:
+        query = (
+            select(sandboxes)
+            .where(sandboxes.c.workspace == listing.workspace, IS_LIVING)
+            .order_by(sandboxes.c.created_at.desc(), sandboxes.c.id.desc())
+            .limit(listing.limit)
+        )
+        if listing.state is not None:
+            query = query.where(sandboxes.c.state == listing.state.value)
+        for key, value in listing.metadata.items():
+            has_pair = and_(labels.c.sandbox_id == sandboxes.c.id, labels.c.key == key, labels.c.value == value)
+            query = query.where(exists().where(has_pair))
+        if (after := listing.after) is not None:
+            same_moment = and_(sandboxes.c.created_at == after.created_at, sandboxes.c.id < after.id)
+            query = query.where(or_(sandboxes.c.created_at < after.created_at, same_moment))
+        return await self._read(query)
+
+    async def living(self) -> list[Sandbox]:
+        return await self._read(select(sandboxes).where(IS_LIVING))
+
+    async def due(self, now: datetime, limit: int) -> list[Sandbox]:
+        query = select(sandboxes).where(IS_MORTAL, sandboxes.c.expires_at <= now)
+        return await self._read(query.order_by(sandboxes.c.expires_at).limit(limit))
+
+    async def next_expiry(self) -> datetime | None:
+        query = select(func.min(sandboxes.c.expires_at)).where(IS_MORTAL)
+        with _translated(self._path):
+            async with self._reader.connect() as connection:
+                earliest: datetime | None = await connection.scalar(query)
+                return earliest
+
+    async def forget(self, before: datetime) -> int:
+        old = and_(IS_DELETED, sandboxes.c.changed_at < before)
+        with _translated(self._path):
+            async with self._writer.begin() as connection:
+                return (await connection.execute(delete(sandboxes).where(old))).rowcount
+
+    async def aclose(self) -> None:
+        await self._reader.dispose()
+        await self._writer.dispose()
+
+    async def _read(self, query: Select[Any]) -> list[Sandbox]:
+        with _translated(self._path):
+            async with self._reader.connect() as connection:
+                return [to_sandbox(row) for row in await connection.execute(query)]
+
+    async def _change(self, change: Any) -> Sandbox | None:
+        with _translated(self._path):
+            async with self._writer.begin() as connection:
+                row = (await connection.execute(change.returning(sandboxes))).one_or_none()
+        return None if row is None else to_sandbox(row)
+
+
+async def _holder(connection: AsyncConnection, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
+    query = (
+        select(claims.c.digest.label("claim_digest"), sandboxes)
+        .join(sandboxes, sandboxes.c.id == claims.c.sandbox_id)
+        .where(claims.c.workspace == workspace, claims.c.key == claim.key)
+    )
+    row = (await connection.execute(query)).one_or_none()
+    if row is None or claim_is_free(holder := to_sandbox(row)):
+        return None
+    if row.claim_digest != claim.digest:
+        raise other_request(claim, holder)
+    return holder
+
+
+async def _insert(connection: AsyncConnection, sandbox: Sandbox, claim: Claim | None) -> None:
+    await connection.execute(insert(sandboxes).values(**to_row(sandbox)))
+    if sandbox.metadata:
+        pairs = [{"sandbox_id": sandbox.id, "key": key, "value": value} for key, value in sandbox.metadata.items()]
+        await connection.execute(insert(labels), pairs)
+    if claim is not None:
+        held = and_(claims.c.workspace == sandbox.workspace, claims.c.key == claim.key)
+        await connection.execute(delete(claims).where(held))
+        row = {"workspace": sandbox.workspace, "key": claim.key, "digest": claim.digest, "sandbox_id": sandbox.id}
+        await connection.execute(insert(claims).values(**row))
+
+
+def _engine(path: Path, *, readonly: bool) -> AsyncEngine:
+    # The driver's own isolation level is None: it would begin transactions late and only before some statements, so
+    # `_begin` does it. Readers are in autocommit: one statement is one snapshot, without a transaction around it.
+    engine = create_async_engine(
+        f"sqlite+aiosqlite:///{path}",
+        pool_size=2 if readonly else 1,
+        max_overflow=0,
+        pool_timeout=_BUSY_TIMEOUT_S,
+        connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": None},
+        **({"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True} if readonly else {}),
+    )
+    event.listen(engine.sync_engine, "connect", _prepare_reader if readonly else _prepare_writer)
+    if not readonly:
+        event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _prepare_writer(connection: Any, _record: Any) -> None:
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _prepare_reader(connection: Any, _record: Any) -> None:
+    connection.execute("PRAGMA query_only = ON").close()
+
+
+def _begin(connection: Any) -> None:
+    # Taking the write lock at once means waiting for it here, never failing half-way.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except DatabaseError as error:
+        raise Failed(f"the database {path} could not be used: {error.orig}") from error

@@ -1,0 +1,211 @@
+"""The host agent's side of the wire: `wire/host.py`, served as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TypeVar
+
+import structlog
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from torpor.errors import InvalidRequest, NotFound, OutcomeUnknown, TorporError
+from torpor.host.flow.ask import guest_of, with_environment
+from torpor.host.flow.create import create
+from torpor.host.flow.delete import delete
+from torpor.host.host import Host
+from torpor.host.streaming import Stream
+from torpor.host.views import incarnation_view, template_view
+from torpor.model.ids import SandboxId, TemplateName, is_sandbox_id
+from torpor.vmm.qemu.console import read_console
+from torpor.wire import frames
+from torpor.wire.errors import status_of, to_body
+from torpor.wire.host import ExecOrder, IncarnationList, Restore
+from torpor.wire.public import DirListing, Rename, TemplateList, Written
+
+_log = structlog.get_logger(__name__)
+M = TypeVar("M", bound=BaseModel)
+# Requests carry at most a command's stdin in base64, and some names.
+_MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+def host_app(host: Host) -> Starlette:
+    """Return the application that answers `/host/v1` for this host."""
+    api = _Api(host)
+    one, fs = "/host/v1/incarnations/{id}", "/host/v1/incarnations/{id}/fs"
+    routes = [
+        Route("/host/v1/incarnations", api.list_all, methods=["GET"]),
+        Route("/host/v1/incarnations", api.create, methods=["POST"]),
+        Route(one, api.delete, methods=["DELETE"]),
+        Route(f"{one}/exec", api.execute, methods=["POST"]),
+        Route(f"{one}/logs", api.logs, methods=["GET"]),
+        Route(fs, api.read, methods=["GET"]),
+        Route(fs, api.write, methods=["PUT"]),
+        Route(fs, api.remove, methods=["DELETE"]),
+        Route(f"{fs}/stat", api.stat, methods=["GET"]),
+        Route(f"{fs}/dir", api.list_folder, methods=["GET"]),
+        Route(f"{fs}/dir", api.make_folder, methods=["POST"]),
+        Route(f"{fs}/rename", api.rename, methods=["POST"]),
+        Route(f"{fs}/walk", api.walk, methods=["GET"]),
+        Route("/host/v1/templates", api.templates, methods=["GET"]),
+        Route("/host/v1/templates/{name}", api.remove_template, methods=["DELETE"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={TorporError: _error, Exception: _bug})
+
+
+async def _error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, TorporError)
+    return JSONResponse(to_body(error).model_dump(), status_code=status_of(error))
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    _log.error("a request failed in a way nobody foresaw", path=request.url.path, exc_info=error)
+    unknown = OutcomeUnknown("the host agent failed in a way it does not know", hint="see the server's log")
+    return JSONResponse(to_body(unknown).model_dump(), status_code=status_of(unknown))
+
+
+class _Api:
+    """One method per row of the table in `wire/host.py`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def list_all(self, _request: Request) -> Response:
+        return _json(IncarnationList(items=[incarnation_view(each) for each in self._host.live.all()]))
+
+    async def create(self, request: Request) -> Response:
+        order = await _body(request, Restore)
+        sandbox = _sandbox_id(order.id)
+        incarnation = await create(self._host, sandbox, TemplateName(order.template), order.env)
+        return _json(incarnation_view(incarnation), status=201)
+
+    async def delete(self, request: Request) -> Response:
+        await delete(self._host, _sandbox(request))
+        return Response(status_code=204)
+
+    async def execute(self, request: Request) -> Response:
+        order = await _body(request, ExecOrder)
+        return Stream(self._output(_sandbox(request), order), frames.MEDIA_TYPE)
+
+    async def _output(self, sandbox: SandboxId, order: ExecOrder) -> AsyncGenerator[bytes, None]:
+        with guest_of(self._host, sandbox) as guest:
+            full = with_environment(self._host.live.get(sandbox), order)
+            async with guest.exec(full) as output:
+                async for frame in output:
+                    yield frames.encode(frame)
+
+    async def logs(self, request: Request) -> Response:
+        place = self._host.live.get(_sandbox(request)).place
+        return PlainTextResponse(read_console(place.console))
+
+    async def read(self, request: Request) -> Response:
+        content = self._content(_sandbox(request), _path(request), request.query_params.get("user"))
+        return Stream(content, "application/octet-stream")
+
+    async def _content(self, sandbox: SandboxId, path: str, user: str | None) -> AsyncGenerator[bytes, None]:
+        with guest_of(self._host, sandbox) as guest:
+            async with guest.read(path, user=user) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def write(self, request: Request) -> Response:
+        query, path = request.query_params, _path(request)
+        with guest_of(self._host, _sandbox(request)) as guest:
+            written = await guest.write(
+                path, request.stream(), mode=_mode(request), user=query.get("user"), append=_flag(request, "append")
+            )
+        return _json(Written(path=path, bytes=written))
+
+    async def remove(self, request: Request) -> Response:
+        with guest_of(self._host, _sandbox(request)) as guest:
+            await guest.remove(_path(request), recursive=_flag(request, "recursive"))
+        return Response(status_code=204)
+
+    async def stat(self, request: Request) -> Response:
+        with guest_of(self._host, _sandbox(request)) as guest:
+            return _json(await guest.stat(_path(request)))
+
+    async def list_folder(self, request: Request) -> Response:
+        with guest_of(self._host, _sandbox(request)) as guest:
+            return _json(DirListing(entries=await guest.list(_path(request))))
+
+    async def make_folder(self, request: Request) -> Response:
+        user = request.query_params.get("user")
+        with guest_of(self._host, _sandbox(request)) as guest:
+            await guest.mkdir(_path(request), mode=_mode(request), user=user)
+        return Response(status_code=204)
+
+    async def rename(self, request: Request) -> Response:
+        order = await _body(request, Rename)
+        with guest_of(self._host, _sandbox(request)) as guest:
+            await guest.rename(order.source, order.target)
+        return Response(status_code=204)
+
+    async def walk(self, request: Request) -> Response:
+        return Stream(self._entries(_sandbox(request), _path(request)), "application/x-ndjson")
+
+    async def _entries(self, sandbox: SandboxId, path: str) -> AsyncGenerator[bytes, None]:
+        with guest_of(self._host, sandbox) as guest:
+            async with guest.walk(path) as entries:
+                async for entry in entries:
+                    yield entry.model_dump_json().encode() + b"\n"
+
+    async def templates(self, _request: Request) -> Response:
+        return _json(TemplateList(items=[template_view(each) for each in self._host.templates.all()]))
+
+    async def remove_template(self, request: Request) -> Response:
+        self._host.templates.remove(TemplateName(request.path_params["name"]))
+        return Response(status_code=204)
+
+
+def _json(model: BaseModel, status: int = 200) -> Response:
+    return Response(model.model_dump_json(), status_code=status, media_type="application/json")
+
+
+async def _body(request: Request, model: type[M]) -> M:
+    held = bytearray()
+    async for chunk in request.stream():
+        held += chunk
+        if len(held) > _MAX_BODY_BYTES:
+            raise InvalidRequest(f"the request is larger than {_MAX_BODY_BYTES} bytes")
+    try:
+        return model.model_validate_json(bytes(held))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the request"
+        raise InvalidRequest(f"{field}: {first['msg']}") from error
+
+
+def _sandbox(request: Request) -> SandboxId:
+    return _sandbox_id(request.path_params["id"])
+
+
+def _sandbox_id(text: str) -> SandboxId:
+    # The id becomes a folder's name on this host, so its form is checked here too.
+    if not is_sandbox_id(text):
+        raise NotFound(f"there is no sandbox {text!r}")
+    return SandboxId(text)
+
+
+def _path(request: Request) -> str:
+    return request.query_params.get("path", "")
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "false") in {"true", "1"}
+
+
+def _mode(request: Request) -> int | None:
+    text = request.query_params.get("mode")
+    if text is None:
+        return None
+    try:
+        mode = int(text, 8)
+    except ValueError as error:
+        raise InvalidRequest(f"mode: {text!r} is not an octal number such as 640") from error
+    if not 0 <= mode <= 0o7777:
+        raise InvalidRequest(f"mode: {text!r} is beyond 7777")
+    return mode

@@ -1,0 +1,181 @@
+"""bake: make a template. Images are made or reused; a guest is booted from cold, made ready, frozen and published."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from torpor.errors import Failed, Forbidden, InvalidRequest
+from torpor.host.choice import DriverChoice
+from torpor.host.config import HostConfig
+from torpor.host.flow.boot import boot_and_freeze
+from torpor.host.lock import locked
+from torpor.host.views import template_view
+from torpor.kit.files import sweep
+from torpor.model.ids import TemplateName
+from torpor.model.template import BAKE_FORMAT, RECIPES, Fingerprint, Recipe, Template
+from torpor.storage.debian import cloud_kernel_package, host_archive, newest_version
+from torpor.storage.images import Images, digest_of, digest_of_folder
+from torpor.storage.kernel import INIT, make_kernel
+from torpor.storage.layout import Layout
+from torpor.storage.rootfs import Bootstrap, make_root, make_runtime, trusted_certificates
+from torpor.storage.templates import Templates
+from torpor.vmm.driver import Driver
+from torpor.vmm.qemu.probe import MARK
+from torpor.wire.public import TemplateView
+
+_COMMAND_LINE = "console=ttyS0 reboot=t panic=-1 random.trust_cpu=on quiet loglevel=4"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildEvent:
+    """Progress of a bake: `step` began (`done` False) or ended after `elapsed_s` seconds; `detail` is for people."""
+
+    step: str
+    detail: str
+    done: bool
+    elapsed_s: float
+
+
+Report = Callable[[BuildEvent], None]
+
+
+def _silent(_event: BuildEvent) -> None:
+    """Report to nobody."""
+
+
+async def build_template(home: Path, name: str, *, force: bool = False, report: Report = _silent) -> TemplateView:
+    """Bake the template `name` in a data directory and return it; one whose inputs are unchanged is reused unless `force`.
+
+    With `force` the root file system is made anew too, from what the archive has now. Raises InvalidRequest (unknown
+    name), Forbidden (not root), Unsupported (a tool or package is missing; the hint names it), Busy (another bake
+    runs), BootFailed, Failed. Whatever fails, an older template of the name stays as it was. The log is
+    `logs/bake-<name>.log`.
+    """
+    recipe = _recipe(name)
+    if os.geteuid() != 0:
+        raise Forbidden("templates are baked by root, who alone can make a root file system", hint="use sudo")
+    layout = Layout(home.resolve())
+    layout.make()
+    with locked(layout.bake_lock, what="the folder of templates"):
+        for folder in (layout.images, layout.templates):
+            sweep(folder)  # what an earlier bake left that was killed
+        work = _Bake(layout, recipe, force, report)
+        return template_view(await work.run())
+
+
+def _recipe(name: str) -> Recipe:
+    recipe = RECIPES.get(TemplateName(name))
+    if recipe is None:
+        raise InvalidRequest(f"there is no recipe for a template {name!r}; there is: {', '.join(sorted(RECIPES))}")
+    return recipe
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """How an image comes about: what it depends on, a line for people, and the making."""
+
+    inputs: tuple[object, ...]
+    detail: str
+    make: Callable[[Path], Awaitable[None]]
+
+
+class _Bake:
+    """One bake under way."""
+
+    def __init__(self, layout: Layout, recipe: Recipe, force: bool, report: Report) -> None:
+        self._layout, self._recipe, self._force, self._report = layout, recipe, force, report
+        self._images, self._templates = Images(layout), Templates(layout)
+        self._log = layout.logs / f"bake-{recipe.name}.log"
+
+    async def run(self) -> Template:
+        self._log.write_text("")
+        images = await self._ensure_images()
+        driver = await DriverChoice(HostConfig.from_environment(self._layout.home), self._layout)()
+        digest = digest_of(BAKE_FORMAT, self._recipe, images, driver.capabilities, _COMMAND_LINE)
+        if not self._force and (found := self._baked(digest)) is not None:
+            with self._step("snapshot", "reused, its inputs are unchanged"):
+                return found
+        template = await self._freeze(driver, digest, images)
+        self._images.collect({name for each in self._templates.all() for name in each.images.values()})
+        return template
+
+    def _baked(self, digest: str) -> Template | None:
+        if self._recipe.name not in self._templates.names():
+            return None
+        found = self._templates.open(self._recipe.name)
+        return found if found.digest == digest else None
+
+    async def _ensure_images(self) -> dict[str, str]:
+        with self._step("archive", "the host's Debian archive"):
+            makers = await self._image_makers()
+        names: dict[str, str] = {}
+        for kind, maker in makers.items():
+            names[kind] = f"{kind}-{digest_of(BAKE_FORMAT, *maker.inputs)}"
+            with self._step(kind, maker.detail):
+                await self._images.ensure(names[kind], maker.make, again=self._force and kind == "root")
+        return names
+
+    async def _image_makers(self) -> dict[str, _Maker]:
+        archive = await host_archive()
+        kernel = await cloud_kernel_package()
+        version, python = await newest_version(kernel), await newest_version("python3-minimal")
+        bootstrap, certificates, agent = (
+            Bootstrap(archive, self._log),
+            trusted_certificates(),
+            _source_of("torpor_guest"),
+        )
+        packages = f"Debian {archive.codename} with {', '.join(self._recipe.packages)}"
+        return {
+            "kernel": _Maker(
+                (version, MARK, INIT),
+                f"{kernel} {version}",
+                lambda into: make_kernel(kernel, MARK, into, self._log),
+            ),
+            "runtime": _Maker(
+                (archive.codename, python, digest_of_folder(agent)),
+                "the guest agent and its Python",
+                lambda into: make_runtime(bootstrap, agent, into),
+            ),
+            "root": _Maker(
+                (archive.codename, self._recipe, certificates),
+                packages,
+                lambda into: make_root(bootstrap, self._recipe, certificates, into),
+            ),
+        }
+
+    async def _freeze(self, driver: Driver, digest: str, images: dict[str, str]) -> Template:
+        described = Template(
+            name=self._recipe.name,
+            digest=digest,
+            created_at=datetime.now(UTC),
+            cpu=self._recipe.cpu,
+            memory_mib=self._recipe.memory_mib,
+            disk_gib=self._recipe.disk_gib,
+            command_line=_COMMAND_LINE,
+            images=images,
+            fingerprint=Fingerprint(**dataclasses.asdict(driver.capabilities)),
+        )
+        with self._templates.publish(self._recipe.name) as draft, self._step("snapshot", "boot from cold, then freeze"):
+            return await boot_and_freeze(driver, self._images, described, draft, self._log)
+
+    @contextmanager
+    def _step(self, step: str, detail: str) -> Iterator[None]:
+        started = time.monotonic()
+        self._report(BuildEvent(step, detail, done=False, elapsed_s=0.0))
+        yield
+        self._report(BuildEvent(step, detail, done=True, elapsed_s=time.monotonic() - started))
+
+
+def _source_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise Failed(f"the package {package} is not installed", hint="reinstall torpor")
+    return Path(spec.submodule_search_locations[0])

@@ -1,0 +1,309 @@
+"""What this host can do for Torpor, in plain words, and what to do about each lack.
+
+Every check returns one Finding and looks only where it is told to: a root folder in place of `/`, a PATH, a home. So
+tests show it hosts that do not exist. A check that fails itself becomes a finding too: `examine` never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torpor.errors import TorporError
+from torpor.host.choice import verdict_file
+from torpor.kit.files import can_reflink
+from torpor.storage.layout import Layout
+from torpor.storage.templates import Templates
+from torpor.vmm.qemu.driver import OLDEST_VERSION, PROGRAM
+from torpor.vmm.qemu.probe import recall
+from torpor.vmm.qemu.tsc import tsc_khz
+
+Verdict = Literal["ok", "warn", "bad"]
+
+MIB, GIB = 1024**2, 1024**3
+# What one bake and a few sandboxes take, with room to spare.
+DISK_WANTED, DISK_NEEDED = 8 * GIB, 2 * GIB
+# One default sandbox may fill this much, and the server and the host need some too.
+MEMORY_WANTED, MEMORY_NEEDED = 2 * GIB, 768 * MIB
+# Program -> (Debian package, what it is for).
+PROGRAMS = {
+    "qemu-img": ("qemu-utils", "makes the sandboxes' disks"),
+    "mmdebstrap": ("mmdebstrap", "makes the templates' root file systems"),
+    "mke2fs": ("e2fsprogs", "makes disk images"),
+    "apt-get": ("apt", "fetches the guest's kernel"),
+    "dpkg-deb": ("dpkg", "unpacks it"),
+    "cpio": ("cpio", "packs the guest's first file system"),
+    "setpriv": ("util-linux", "ends machines whose server has died"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `mend` says what to do about it, and is empty where nothing has to be done.
+
+    verdict: "ok"; "warn" (it works, with a limit that `says` names); "bad" (sandboxes will not run).
+    """
+
+    name: str
+    verdict: Verdict
+    says: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Where to look. `search_path` is a PATH; system folders that a user's PATH leaves out are searched too."""
+
+    home: Path
+    root: Path = Path("/")
+    search_path: str = os.defpath
+    is_root: bool = False
+
+    def program(self, name: str) -> str | None:
+        """Return where a program is, None if it is not installed."""
+        folders = f"{self.search_path}:{self.root / 'usr/sbin'}:{self.root / 'sbin'}"
+        return shutil.which(name, path=folders)
+
+    def read(self, path: str) -> str:
+        """Return the text of a file below the root; empty if it is not there."""
+        try:
+            return (self.root / path).read_text(errors="replace")
+        except OSError:
+            return ""
+
+
+def examine(home: Path) -> list[Finding]:
+    """Look at this host, and at the data directory `home` (which need not exist yet). Never raises."""
+    path = os.environ.get("PATH", os.defpath)
+    return findings(Sight(home, search_path=path, is_root=os.geteuid() == 0), CHECKS)
+
+
+def findings(sight: Sight, checks: Sequence[Callable[[Sight], Finding]]) -> list[Finding]:
+    """Run each check; one that fails itself becomes a warning that says how."""
+    return [_guarded(check, sight) for check in checks]
+
+
+def _guarded(check: Callable[[Sight], Finding], sight: Sight) -> Finding:
+    name = check.__name__.removeprefix("look_at_").replace("_", " ")
+    try:
+        return check(sight)
+    except PermissionError as error:
+        return Finding(
+            name, "warn", f"this user may not look at {error.filename}", "run it as the user who runs the server"
+        )
+    except Exception as error:
+        return Finding(name, "warn", f"this check itself failed: {error or type(error).__name__}", "report it as a bug")
+
+
+def look_at_processor(sight: Sight) -> Finding:
+    """Kind and number of processors."""
+    count = len(re.findall(r"^processor\s*:", sight.read("proc/cpuinfo"), re.MULTILINE))
+    if platform.machine() != "x86_64":
+        return Finding("processor", "bad", f"this is a {platform.machine()} machine", "Torpor needs an x86-64 host")
+    if count < 2:
+        return Finding("processor", "warn", "one x86-64 processor: server and guest take turns", "use 2 or more")
+    return Finding("processor", "ok", f"x86-64, {count} processors")
+
+
+def look_at_kvm(sight: Sight) -> Finding:
+    """Whether guests run on the hardware, and why not. The boot probe says, as a device that opens proves nothing."""
+    verdict = recall(verdict_file(sight.home))
+    if verdict is not None and verdict.accelerator == "kvm":
+        return Finding("kvm", "ok", "used: a guest was booted with it")
+    slower = "guests run under emulation (TCG), which works everywhere but computes 4 to 7 times slower"
+    mend = "for speed, use a host with working KVM"
+    device = sight.root / "dev/kvm"
+    if not device.exists():
+        return Finding("kvm", "warn", f"this host has no /dev/kvm: {slower}", mend)
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
+    except PermissionError:
+        return Finding("kvm", "warn", f"this user may not open /dev/kvm: {slower}", "add this user to the group kvm")
+    except OSError as error:
+        return Finding("kvm", "warn", f"/dev/kvm does not open ({error.strerror}): {slower}", mend)
+    if verdict is None:
+        says = "/dev/kvm opens, which does not prove that a guest boots with it: the first bake tries that"
+        return Finding("kvm", "warn", says, "run `torpor template build base`, then look again")
+    return Finding("kvm", "warn", f"{verdict.why}: {slower}", mend)
+
+
+def look_at_qemu(sight: Sight) -> Finding:
+    """Which QEMU, and whether it is new enough."""
+    mend = (
+        "install qemu-system-x86 (Debian 12: apt-get install -t bookworm-backports qemu-system-x86 qemu-utils);"
+        " `make demo` does it"
+    )
+    program = sight.program(PROGRAM)
+    if program is None:
+        return Finding("qemu", "bad", f"{PROGRAM} is not installed", mend)
+    version = _installed_qemu(sight)
+    if version is None:
+        return Finding("qemu", "bad", f"{program} does not say its version", mend)
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_VERSION:
+        oldest = f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
+        return Finding("qemu", "bad", f"{program} is version {version}, and {oldest} or newer is needed", mend)
+    return Finding("qemu", "ok", f"version {version}, {program}")
+
+
+def look_at_programs(sight: Sight) -> Finding:
+    """The other programs that are started."""
+    missing = {name: PROGRAMS[name] for name in PROGRAMS if sight.program(name) is None}
+    if not missing:
+        return Finding("programs", "ok", f"{', '.join(PROGRAMS)} are installed")
+    says = "; ".join(f"{name} is missing ({purpose})" for name, (_, purpose) in missing.items())
+    packages = " ".join(sorted({package for package, _ in missing.values()}))
+    return Finding("programs", "bad", says, f"apt-get install --no-install-recommends {packages}")
+
+
+def look_at_clock_rate(_: Sight) -> Finding:
+    """The rate of the time-stamp counter, which guests are told so that they do not have to measure it."""
+    try:
+        rate = tsc_khz()
+    except TorporError as error:
+        return Finding("clock rate", "bad", error.message, error.hint or "")
+    return Finding("clock rate", "ok", f"the time-stamp counter runs at {rate / 1000:.0f} MHz")
+
+
+def look_at_memory(sight: Sight) -> Finding:
+    """How much memory machines can take."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", sight.read("proc/meminfo"), re.MULTILINE)
+    if found is None:
+        return Finding("memory", "warn", "this host does not tell how much memory is available")
+    available = int(found[1]) * 1024
+    says = f"{_size(available)} available"
+    if available < MEMORY_NEEDED:
+        return Finding("memory", "bad", f"{says}; one sandbox and the server need {_size(MEMORY_NEEDED)}", "free some")
+    if available < MEMORY_WANTED:
+        return Finding(
+            "memory", "warn", f"{says}: enough for one or two sandboxes", f"{_size(MEMORY_WANTED)} is better"
+        )
+    return Finding("memory", "ok", says)
+
+
+def look_at_disk_space(sight: Sight) -> Finding:
+    """Room on the file system of the data directory."""
+    place = _existing(sight.home)
+    free = shutil.disk_usage(place).free
+    says = f"{_size(free)} free for {sight.home}"
+    mend = "free some, or choose another place with TORPOR_HOME"
+    if free < DISK_NEEDED:
+        return Finding("disk space", "bad", f"{says}; a template and its sandboxes need {_size(DISK_NEEDED)}", mend)
+    if free < DISK_WANTED:
+        return Finding("disk space", "warn", f"{says}; {_size(DISK_WANTED)} is a comfortable reserve", mend)
+    return Finding("disk space", "ok", says)
+
+
+def look_at_data_directory(sight: Sight) -> Finding:
+    """Whether it can be written, and whether its files can share blocks."""
+    place = _existing(sight.home)
+    try:
+        shares_blocks = can_reflink(place)
+    except OSError as error:
+        mend = "run as a user who may write there, or choose another place with TORPOR_HOME"
+        return Finding("data directory", "bad", f"{place} cannot be written: {error.strerror}", mend)
+    if shares_blocks:
+        return Finding("data directory", "ok", f"{sight.home}: files can share blocks (reflink)")
+    return Finding(
+        "data directory",
+        "ok",
+        f"{sight.home}: no reflinks on this file system; a new sandbox's disk is still made without copying"
+        " anything large",
+    )
+
+
+def look_at_cgroups(sight: Sight) -> Finding:
+    """Which version of control groups the host has."""
+    if (sight.root / "sys/fs/cgroup/cgroup.controllers").exists():
+        return Finding("cgroups", "ok", "version 2")
+    if (sight.root / "sys/fs/cgroup").is_dir() and any((sight.root / "sys/fs/cgroup").iterdir()):
+        return Finding("cgroups", "ok", "version 1 (or both); guests have version 2 of their own")
+    return Finding("cgroups", "ok", "none on this host; guests have version 2 of their own")
+
+
+def look_at_rights(sight: Sight) -> Finding:
+    """Which user this is."""
+    if sight.is_root:
+        return Finding("rights", "ok", "root")
+    return Finding(
+        "rights",
+        "warn",
+        "not root: sandboxes run, but baking a template needs root here",
+        "bake once as root with the same TORPOR_HOME, or run Torpor as root",
+    )
+
+
+def look_at_network(_: Sight) -> Finding:
+    """What network guests get."""
+    return Finding(
+        "network",
+        "warn",
+        "sandboxes have no network in this release: only loopback inside the guest",
+        "upload what a sandbox needs",
+    )
+
+
+def look_at_server(sight: Sight) -> Finding:
+    """Whether a server runs on this data directory: the kernel knows who holds its lock."""
+    lock = Layout(sight.home).lock
+    if not lock.exists():
+        return Finding("server", "ok", f"none has run on {sight.home} yet; `torpor serve` starts one")
+    held = re.search(rf"FLOCK +\S+ +WRITE +(\d+) +\S+:{lock.stat().st_ino} ", sight.read("proc/locks"))
+    if held is None:
+        return Finding("server", "ok", f"none runs on {sight.home} now; `torpor serve` starts one")
+    return Finding("server", "ok", f"process {held[1]} serves {sight.home}")
+
+
+def look_at_templates(sight: Sight) -> Finding:
+    """Which templates are baked, and whether this host can still load them."""
+    templates = Templates(Layout(sight.home))
+    baked = templates.all() if Layout(sight.home).templates.is_dir() else []
+    if not baked:
+        return Finding("templates", "warn", "none is baked yet", "run `torpor template build base`")
+    version = _installed_qemu(sight)
+    stale = [each.name for each in baked if version and each.fingerprint.version != version]
+    if stale:
+        says = f"{', '.join(stale)} cannot be loaded: baked by another version of QEMU than the {version} installed now"
+        return Finding("templates", "bad", says, "; ".join(f"run `torpor template build {name}`" for name in stale))
+    return Finding("templates", "ok", ", ".join(each.name for each in baked))
+
+
+CHECKS: tuple[Callable[[Sight], Finding], ...] = (
+    look_at_processor,
+    look_at_kvm,
+    look_at_qemu,
+    look_at_programs,
+    look_at_clock_rate,
+    look_at_memory,
+    look_at_disk_space,
+    look_at_data_directory,
+    look_at_cgroups,
+    look_at_rights,
+    look_at_network,
+    look_at_server,
+    look_at_templates,
+)
+
+
+def _installed_qemu(sight: Sight) -> str | None:
+    program = sight.program(PROGRAM)
+    if program is None:
+        return None
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=20)
+    found = re.search(r"version (\d+\.\d+(?:\.\d+)*)", answer.stdout)
+    return found[1] if found else None
+
+
+def _existing(path: Path) -> Path:
+    """Return the path itself, or the nearest folder above it that exists."""
+    return next(place for place in [path.absolute(), *path.absolute().parents] if place.is_dir())
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"

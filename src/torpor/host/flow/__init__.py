@@ -1,0 +1,1 @@
+"""The main flow, one verb a file."""

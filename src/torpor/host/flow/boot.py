@@ -1,0 +1,91 @@
+"""boot: a guest from cold, made ready and frozen into a template's snapshot. Only the bake of a template needs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+from torpor.errors import BootFailed, Failed, RestoreFailed
+from torpor.guest.client import Guest, connect
+from torpor.host.hardware import hardware_of
+from torpor.kit.files import remove_tree, sha256_of
+from torpor.kit.owning import own
+from torpor.model.template import Template
+from torpor.storage.disks import make_overlay
+from torpor.storage.images import Images
+from torpor.storage.templates import DISK, MEMORY, STATE, write_manifest
+from torpor.vmm.driver import Driver, Place
+from torpor.wire.frames import Kind
+from torpor.wire.host import ExecOrder, ExecOutcome
+
+# A boot takes about five seconds under emulation; one that takes this long hangs, and is tried once more.
+_BOOT_PATIENCE_S = 60.0
+_ATTEMPTS = 2
+_QUIESCE_S = 10.0
+
+# Run once before the freeze, so that every sandbox finds what its first commands need in memory.
+_WARM_UP = (
+    ["/bin/true"],
+    ["/bin/sh", "-c", "true"],
+    ["/bin/sh", "-c", "ls / >/dev/null; cat /etc/hostname /etc/passwd 2>/dev/null | head -n 1"],
+    ["/bin/sh", "-c", "command -v python3 >/dev/null && python3 -c pass; command -v git >/dev/null && git --version"],
+)
+
+
+async def boot_and_freeze(driver: Driver, images: Images, template: Template, draft: Path, log: Path) -> Template:
+    """Fill a draft folder with the snapshot of a template that is described but not baked yet; return it completed.
+
+    Raises BootFailed; what the machine and its guest said is in the log then, as it is after success.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return await _attempt(driver, images, template, draft, log)
+        except (BootFailed, RestoreFailed) as error:
+            if attempt == _ATTEMPTS:
+                raise BootFailed(f"the guest did not come up: {error.message}", hint=f"see {log}") from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _attempt(driver: Driver, images: Images, template: Template, draft: Path, log: Path) -> Template:
+    started = time.monotonic()
+    async with AsyncExitStack() as undo:
+        place = undo.enter_context(_place(f"bake-{template.name}", draft, log))
+        hardware = hardware_of(images, template, draft / DISK)
+        await make_overlay(hardware.disks[0].image, draft / DISK)
+        machine = await own(undo, driver.boot(place, hardware, draft / MEMORY))
+        guest = await own(undo, connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S))
+        cold_boot_ms = round((time.monotonic() - started) * 1000)
+        await _warm_up(guest)
+        await guest.quiesce(_QUIESCE_S)
+        await machine.pause()
+        await machine.save_state(draft / STATE)
+    checksums = {part: sha256_of(draft / part) for part in (MEMORY, STATE, DISK)}
+    return write_manifest(draft, dataclasses.replace(template, cold_boot_ms=cold_boot_ms, checksums=checksums))
+
+
+@contextmanager
+def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
+    """A place inside an emptied draft, for one attempt; what the machine and its guest say there ends up in the log."""
+    place = Place(name, draft / "place")
+    for path in (place.folder, draft / MEMORY, draft / STATE, draft / DISK):
+        remove_tree(path)
+    place.folder.mkdir()
+    try:
+        yield place
+    finally:
+        with log.open("ab") as file:
+            for path in (place.log, place.console):
+                if path.exists():
+                    file.write(f"\n--- {path.name}\n".encode() + path.read_bytes())
+        remove_tree(place.folder)
+
+
+async def _warm_up(guest: Guest) -> None:
+    for argv in _WARM_UP:
+        async with guest.exec(ExecOrder(argv=argv, timeout_s=60)) as frames:
+            async for frame in frames:
+                if frame.kind is Kind.EXIT and ExecOutcome.model_validate_json(frame.payload).timed_out:
+                    raise Failed(f"the guest is up, but {argv[-1]!r} does not end in it")

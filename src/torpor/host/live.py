@@ -1,0 +1,82 @@
+"""The incarnations that are alive on this host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from torpor.errors import NotFound, SandboxLost
+from torpor.guest.client import Guest
+from torpor.kit.shielded import shielded
+from torpor.model.ids import SandboxId
+from torpor.model.template import Template
+from torpor.vmm.driver import Machine, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One run of a sandbox, from restore to close. `boot_ms`: from the order to the guest's acknowledgement."""
+
+    id: SandboxId
+    template: Template
+    place: Place
+    machine: Machine
+    guest: Guest
+    env: Mapping[str, str]
+    boot_ms: int
+    owned: AsyncExitStack = field(repr=False)
+
+    async def aclose(self) -> None:
+        """End the machine and remove what it wrote. Idempotent, and not cut short by cancellation."""
+        await shielded(self.owned.aclose())
+
+
+class Live:
+    """Incarnations by sandbox id, and one lock per sandbox for the verbs that begin or end one."""
+
+    def __init__(self) -> None:
+        self._incarnations: dict[SandboxId, Incarnation] = {}
+        self._locks: dict[SandboxId, tuple[asyncio.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._incarnations)
+
+    def all(self) -> list[Incarnation]:
+        """Return every incarnation, those whose machine has died included, oldest first."""
+        return list(self._incarnations.values())
+
+    def find(self, sandbox: SandboxId) -> Incarnation | None:
+        """Return a sandbox's incarnation, dead or alive, or None."""
+        return self._incarnations.get(sandbox)
+
+    def get(self, sandbox: SandboxId) -> Incarnation:
+        """Return a living incarnation. Raises NotFound if there is none here, SandboxLost if its machine has died."""
+        found = self._incarnations.get(sandbox)
+        if found is None:
+            raise NotFound(f"the sandbox {sandbox} does not live on this host")
+        if not found.machine.alive:
+            raise SandboxLost(f"the machine of the sandbox {sandbox} has ended")
+        return found
+
+    def add(self, incarnation: Incarnation) -> None:
+        """Enter a new incarnation; the caller holds the sandbox's lock."""
+        self._incarnations[incarnation.id] = incarnation
+
+    def take(self, sandbox: SandboxId) -> Incarnation | None:
+        """Remove and return an incarnation, or None; the caller holds the sandbox's lock and closes what it got."""
+        return self._incarnations.pop(sandbox, None)
+
+    @asynccontextmanager
+    async def lock(self, sandbox: SandboxId) -> AsyncIterator[None]:
+        """Hold the sandbox's lock. Locks nobody waits for are forgotten."""
+        lock, users = self._locks.get(sandbox, (asyncio.Lock(), 0))
+        self._locks[sandbox] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(sandbox)
+            if users > 1:
+                self._locks[sandbox] = (lock, users - 1)

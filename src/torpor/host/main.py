@@ -1,0 +1,60 @@
+"""The host agent, put together: the only place where its collaborators are chosen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from starlette.applications import Starlette
+
+from torpor.guest.client import connect
+from torpor.host.api import host_app
+from torpor.host.choice import DriverChoice
+from torpor.host.config import HostConfig
+from torpor.host.flow.delete import delete
+from torpor.host.host import Host
+from torpor.host.live import Live
+from torpor.host.lock import locked
+from torpor.host.recover import recover
+from torpor.kit.shielded import shielded
+from torpor.storage.images import Images
+from torpor.storage.layout import Layout
+from torpor.storage.templates import Templates
+from torpor.vmm.qemu.driver import qemu_version
+
+
+@asynccontextmanager
+async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
+    """Run a host agent on a data directory and yield its application; at the end every machine is ended.
+
+    Raises Busy if another server has the data directory, Unsupported if this host lacks what machines need.
+    """
+    layout = Layout(config.home.resolve())
+    layout.make()
+    with locked(layout.lock, what=f"the data directory {layout.home}"):
+        await qemu_version()  # a host without a usable QEMU says so at start, not at the first create
+        await asyncio.to_thread(recover, layout)
+        host = _put_together(config, layout)
+        try:
+            yield host_app(host)
+        finally:
+            await shielded(_end_all(host))
+
+
+def _put_together(config: HostConfig, layout: Layout) -> Host:
+    return Host(
+        layout=layout,
+        images=Images(layout),
+        templates=Templates(layout),
+        vmm=DriverChoice(config, layout),
+        connect_guest=partial(connect, timeout_s=config.guest_timeout_s),
+        live=Live(),
+    )
+
+
+async def _end_all(host: Host) -> None:
+    async with asyncio.TaskGroup() as group:
+        for incarnation in host.live.all():
+            group.create_task(delete(host, incarnation.id))

@@ -1,0 +1,1 @@
+"""Small tools that have never heard of a sandbox."""

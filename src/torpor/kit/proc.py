@@ -1,0 +1,118 @@
+"""Programs: run one to its end, or keep one and know when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from torpor.kit.shielded import shielded
+
+# util-linux' setpriv has the kernel kill the child when the thread that started it, our main one, is no more; the shell
+# then looks whether it was too late for that, and becomes the program.
+_DIES_WITH_OWNER = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
+
+
+class ProgramMissing(OSError):
+    """The program is not installed, or not where it was looked for."""
+
+
+class ProgramFailed(RuntimeError):
+    """A program ended with another code than 0. `output` is the end of what it wrote, stdout and stderr together."""
+
+    def __init__(self, argv: Sequence[str], code: int, output: str) -> None:
+        super().__init__(f"{argv[0]} ended with code {code}: {output.strip() or 'no output'}")
+        self.argv, self.code, self.output = tuple(argv), code, output
+
+
+async def run(argv: Sequence[str], *, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a program to its end and return what it wrote (stdout and stderr as one text); `log` also gets it, appended.
+
+    Raises ProgramMissing or ProgramFailed. Cancelled, it kills the program with its children and waits until it is
+    gone.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=env,
+        )
+    except FileNotFoundError as error:
+        raise ProgramMissing(f"the program {argv[0]} is not installed") from error
+    try:
+        output = (await process.communicate())[0].decode(errors="replace")
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await shielded(process.wait())
+        raise
+    if log is not None:
+        with log.open("a") as file:
+            file.write(f"$ {' '.join(argv)}\n{output}")
+    if process.returncode != 0:
+        raise ProgramFailed(argv, process.returncode or 0, output[-4000:])
+    return output
+
+
+class Child:
+    """A process of ours that runs on. It is killed if this program dies, and `gone` is set when it has ended.
+
+    `code` is its exit code once gone: negative for the signal that ended it. The descriptors in `pass_fds` keep their
+    numbers in it. A descriptor from pidfd_open tells the end, so nothing polls and no thread waits.
+    """
+
+    def __init__(self, argv: Sequence[str], *, pass_fds: Sequence[int] = (), output: Path | None = None) -> None:
+        guarded = [*_DIES_WITH_OWNER, str(os.getpid()), *argv]
+        with _sink(output) as sink:
+            try:
+                self._process = subprocess.Popen(
+                    guarded,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=sink,
+                    pass_fds=pass_fds,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise ProgramMissing("the program setpriv (package util-linux) is not installed") from error
+        self.pid = self._process.pid
+        self.code: int | None = None
+        self.gone = asyncio.Event()
+        self._pidfd = os.pidfd_open(self.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end)
+
+    def _note_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self.code = self._process.wait()
+        self.gone.set()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; one that has ended gets none."""
+        if not self.gone.is_set():
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    async def kill(self) -> None:
+        """End it now and return when it is gone. Idempotent; not cut short by cancellation."""
+        self.signal(signal.SIGKILL)
+        await shielded(self._wait_gone())
+
+    async def _wait_gone(self) -> None:
+        await self.gone.wait()
+
+
+@contextlib.contextmanager
+def _sink(path: Path | None) -> Iterator[int | BinaryIO]:
+    if path is None:
+        yield subprocess.DEVNULL
+        return
+    with path.open("ab") as file:
+        yield file

@@ -1,0 +1,1 @@
+"""Values and rules: frozen dataclasses, enums, typed ids. No I/O, no clock, no asyncio."""

@@ -1,0 +1,156 @@
+"""The connection to one server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx2
+from pydantic import BaseModel
+
+from torpor.errors import TorporError
+from torpor.sdk._async.templates import AsyncTemplates
+from torpor.sdk.body import async_pieces
+from torpor.sdk.foreign import decoded, error_of, translated
+from torpor.sdk.forks import renew_after_fork
+from torpor.sdk.http import Call, connection_settings, patience, timeouts
+from torpor.sdk.retry import Attempts, Retry
+from torpor.sdk.settings import locate
+from torpor.sdk.waiting import async_sleep
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+_LONGEST_ERROR_BYTES = 256 * 1024
+
+
+class AsyncClient:
+    """A connection to one Torpor server, shared by any number of sandboxes.
+
+    `api` is the server's URL and `key` its key; left out, they are taken from `TORPOR_API` and `TORPOR_API_KEY`, or
+    from what the server on this machine wrote under its home folder. `request_timeout` is how long the server may stay
+    silent in one HTTP call, in seconds (default 60); it never cuts a running command short. `retry` says how calls
+    that did not get through are tried again.
+
+    Raises HostUnreachable if no server is configured or has run here, Unauthenticated if there is no key for it.
+    """
+
+    def __init__(
+        self,
+        api: str | None = None,
+        key: str | None = None,
+        request_timeout: float | None = None,
+        *,
+        retry: Retry | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._server = locate(api, key)
+        self._request_timeout_s = patience(request_timeout)
+        self._retry = retry or Retry()
+        self._transport = transport
+        self._inherited: list[httpx2.AsyncClient] = []
+        self._http = self._connect()
+        self.templates = AsyncTemplates(self)
+        renew_after_fork(self)
+
+    @property
+    def api(self) -> str:
+        """The server's URL."""
+        return self._server.url
+
+    async def perform(self, call: Call, take: Callable[[httpx2.Response], Awaitable[T]]) -> T:
+        """Send a call and return what `take` makes of the successful answer, trying again as the retry policy allows.
+
+        `take` reads the answer's body with `chunks`; for a call that may be repeated it may run more than once.
+        Raises the error the server reports, HostUnreachable, or OutcomeUnknown.
+        """
+        attempts = Attempts(self._retry)
+        while True:
+            response = await self._open(call, attempts)
+            try:
+                return await take(response)
+            except TorporError as error:
+                delay = attempts.delay_s(error, repeatable=True) if call.may_repeat and call.may_resend else None
+                if delay is None:
+                    raise
+            finally:
+                await response.aclose()
+            await async_sleep(delay)
+
+    async def open(self, call: Call) -> httpx2.Response:
+        """Send a call and return the successful answer with its body unread. The caller closes it."""
+        return await self._open(call, Attempts(self._retry))
+
+    async def fetch(self, call: Call) -> bytes:
+        """Send a call and return the answer's body."""
+        return await self.perform(call, self._whole_body)
+
+    async def fetch_as(self, model: type[M], call: Call) -> M:
+        """Send a call and return the answer as a model."""
+        return decoded(model, await self.fetch(call))
+
+    async def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        """Yield an answer's body as it arrives. Raises OutcomeUnknown if it breaks off."""
+        with translated(self._server):
+            async for chunk in response.aiter_raw():
+                yield chunk
+
+    async def aclose(self) -> None:
+        """Close the connections. Sandboxes are not touched."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.api}{' closed' if self._http.is_closed else ''}>"
+
+    def _connect(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=self._transport, **connection_settings(self._server))
+
+    def _renew(self) -> None:
+        # The parent's connections are kept, unused: to close them here could wait for a lock a lost thread holds.
+        self._inherited.append(self._http)
+        self._http = self._connect()
+
+    async def _open(self, call: Call, attempts: Attempts) -> httpx2.Response:
+        while True:
+            try:
+                return await self._send(call)
+            except TorporError as error:
+                delay = attempts.delay_s(error, repeatable=call.may_repeat) if call.may_resend else None
+                if delay is None:
+                    raise
+            await async_sleep(delay)
+
+    async def _send(self, call: Call) -> httpx2.Response:
+        request = self._http.build_request(
+            call.method,
+            call.path,
+            params=dict(call.params),
+            content=call.content if call.body is None else async_pieces(call.body),
+            headers=call.all_headers(),
+            timeout=timeouts(call.silence_s or self._request_timeout_s, self._request_timeout_s),
+        )
+        with translated(self._server):
+            response = await self._http.send(request, stream=True)
+        if response.is_success:
+            return response
+        try:
+            raise error_of(response.status_code, response.headers, await self._whole_body(response))
+        finally:
+            await response.aclose()
+
+    async def _whole_body(self, response: httpx2.Response) -> bytes:
+        body = bytearray()
+        async for chunk in self.chunks(response):
+            body += chunk
+            if len(body) > _LONGEST_ERROR_BYTES and not response.is_success:
+                break
+        return bytes(body)

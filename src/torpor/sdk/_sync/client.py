@@ -1,0 +1,155 @@
+"""The connection to one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx2
+from pydantic import BaseModel
+
+from torpor.errors import TorporError
+from torpor.sdk._sync.templates import Templates
+from torpor.sdk.body import sync_pieces
+from torpor.sdk.foreign import decoded, error_of, translated
+from torpor.sdk.forks import renew_after_fork
+from torpor.sdk.http import Call, connection_settings, patience, timeouts
+from torpor.sdk.retry import Attempts, Retry
+from torpor.sdk.settings import locate
+from torpor.sdk.waiting import sync_sleep
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+_LONGEST_ERROR_BYTES = 256 * 1024
+
+
+class Client:
+    """A connection to one Torpor server, shared by any number of sandboxes.
+
+    `api` is the server's URL and `key` its key; left out, they are taken from `TORPOR_API` and `TORPOR_API_KEY`, or
+    from what the server on this machine wrote under its home folder. `request_timeout` is how long the server may stay
+    silent in one HTTP call, in seconds (default 60); it never cuts a running command short. `retry` says how calls
+    that did not get through are tried again.
+
+    Raises HostUnreachable if no server is configured or has run here, Unauthenticated if there is no key for it.
+    """
+
+    def __init__(
+        self,
+        api: str | None = None,
+        key: str | None = None,
+        request_timeout: float | None = None,
+        *,
+        retry: Retry | None = None,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._server = locate(api, key)
+        self._request_timeout_s = patience(request_timeout)
+        self._retry = retry or Retry()
+        self._transport = transport
+        self._inherited: list[httpx2.Client] = []
+        self._http = self._connect()
+        self.templates = Templates(self)
+        renew_after_fork(self)
+
+    @property
+    def api(self) -> str:
+        """The server's URL."""
+        return self._server.url
+
+    def perform(self, call: Call, take: Callable[[httpx2.Response], T]) -> T:
+        """Send a call and return what `take` makes of the successful answer, trying again as the retry policy allows.
+
+        `take` reads the answer's body with `chunks`; for a call that may be repeated it may run more than once.
+        Raises the error the server reports, HostUnreachable, or OutcomeUnknown.
+        """
+        attempts = Attempts(self._retry)
+        while True:
+            response = self._open(call, attempts)
+            try:
+                return take(response)
+            except TorporError as error:
+                delay = attempts.delay_s(error, repeatable=True) if call.may_repeat and call.may_resend else None
+                if delay is None:
+                    raise
+            finally:
+                response.close()
+            sync_sleep(delay)
+
+    def open(self, call: Call) -> httpx2.Response:
+        """Send a call and return the successful answer with its body unread. The caller closes it."""
+        return self._open(call, Attempts(self._retry))
+
+    def fetch(self, call: Call) -> bytes:
+        """Send a call and return the answer's body."""
+        return self.perform(call, self._whole_body)
+
+    def fetch_as(self, model: type[M], call: Call) -> M:
+        """Send a call and return the answer as a model."""
+        return decoded(model, self.fetch(call))
+
+    def chunks(self, response: httpx2.Response) -> Iterator[bytes]:
+        """Yield an answer's body as it arrives. Raises OutcomeUnknown if it breaks off."""
+        with translated(self._server):
+            yield from response.iter_raw()
+
+    def close(self) -> None:
+        """Close the connections. Sandboxes are not touched."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.api}{' closed' if self._http.is_closed else ''}>"
+
+    def _connect(self) -> httpx2.Client:
+        return httpx2.Client(transport=self._transport, **connection_settings(self._server))
+
+    def _renew(self) -> None:
+        # The parent's connections are kept, unused: to close them here could wait for a lock a lost thread holds.
+        self._inherited.append(self._http)
+        self._http = self._connect()
+
+    def _open(self, call: Call, attempts: Attempts) -> httpx2.Response:
+        while True:
+            try:
+                return self._send(call)
+            except TorporError as error:
+                delay = attempts.delay_s(error, repeatable=call.may_repeat) if call.may_resend else None
+                if delay is None:
+                    raise
+            sync_sleep(delay)
+
+    def _send(self, call: Call) -> httpx2.Response:
+        request = self._http.build_request(
+            call.method,
+            call.path,
+            params=dict(call.params),
+            content=call.content if call.body is None else sync_pieces(call.body),
+            headers=call.all_headers(),
+            timeout=timeouts(call.silence_s or self._request_timeout_s, self._request_timeout_s),
+        )
+        with translated(self._server):
+            response = self._http.send(request, stream=True)
+        if response.is_success:
+            return response
+        try:
+            raise error_of(response.status_code, response.headers, self._whole_body(response))
+        finally:
+            response.close()
+
+    def _whole_body(self, response: httpx2.Response) -> bytes:
+        body = bytearray()
+        for chunk in self.chunks(response):
+            body += chunk
+            if len(body) > _LONGEST_ERROR_BYTES and not response.is_success:
+                break
+        return bytes(body)

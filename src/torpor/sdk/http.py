@@ -1,0 +1,89 @@
+"""How the SDK speaks HTTP: one description of a call, and the settings of the connections."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from torpor.errors import InvalidRequest
+from torpor.sdk.body import Body
+from torpor.sdk.settings import Server
+
+DEFAULT_REQUEST_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+# A running command's line: the server gives a sign of life at least every 5 s, so this long a silence is a dead line.
+STREAM_SILENCE_S = 20.0
+
+_IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the API.
+
+    `repeatable`: running it twice changes no more than once (None: as its method promises). `silence_s`: how long the
+    server may stay silent, in seconds (None: the client's request timeout).
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    content: bytes = b""
+    body: Body | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool | None = None
+    silence_s: float | None = None
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it may be sent again after its answer was lost."""
+        return self.method in _IDEMPOTENT if self.repeatable is None else self.repeatable
+
+    @property
+    def may_resend(self) -> bool:
+        """Whether what it sends is still there to be sent."""
+        return self.body is None or self.body.replayable
+
+    def all_headers(self) -> dict[str, str]:
+        """Return its headers, with the length of a body of known length."""
+        headers = dict(self.headers)
+        if self.body is not None:
+            headers["Content-Type"] = "application/octet-stream"
+            if self.body.length is not None:
+                headers["Content-Length"] = str(self.body.length)
+        elif self.content:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+
+def connection_settings(server: Server) -> dict[str, Any]:
+    """Return the keywords of an httpx2 client for a server."""
+    secure = server.url.startswith("https:")
+    return {
+        "base_url": f"{server.url}/v1",
+        "headers": {"Authorization": f"Bearer {server.key}", "Accept-Encoding": "identity"},
+        # Plain HTTP needs no certificates, and loading the bundle takes longer than a call.
+        "verify": True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        # A proxy of the environment would be asked for this machine's own address.
+        "trust_env": not server.is_loopback,
+        # An idle connection is dropped here before the server drops it, so no request runs into a closing one.
+        "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30.0),
+    }
+
+
+def patience(request_timeout: float | None) -> float:
+    """Return the request timeout in seconds. Raises InvalidRequest unless it is a positive number."""
+    if request_timeout is None:
+        return DEFAULT_REQUEST_TIMEOUT_S
+    if isinstance(request_timeout, bool) or not isinstance(request_timeout, int | float) or not request_timeout > 0:
+        raise InvalidRequest(f"request_timeout has to be a positive number of seconds, not {request_timeout!r}")
+    return float(request_timeout)
+
+
+def timeouts(silence_s: float, request_timeout_s: float) -> httpx2.Timeout:
+    """Return httpx2's form of them."""
+    return httpx2.Timeout(silence_s, connect=min(CONNECT_TIMEOUT_S, request_timeout_s), pool=request_timeout_s)

@@ -1,0 +1,90 @@
+"""What calls of the SDK return: plain frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import TypeVar
+
+from torpor.wire.public import FileEntry, SandboxView
+from torpor.wire.public import TemplateView as Template
+
+__all__ = ["ExecResult", "FileEntry", "Page", "SandboxInfo", "Template", "Transferred"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How a command ended and what it wrote.
+
+    `stdout` and `stderr` are text (UTF-8, undecodable bytes replaced by U+FFFD); `stdout_bytes` and `stderr_bytes` are
+    exact. `exit_code` is the command's own, or 128 + the signal's number where one ended it, and `signal` is then its
+    name. `oom_killed`: the guest ran out of memory and killed it. `duration_ms`: its running time in milliseconds.
+    `truncated`: a stream was longer than 64 MiB and what came after is missing here (callbacks got all of it).
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration_ms: int
+    truncated: bool = False
+    signal: str | None = None
+    oom_killed: bool = False
+    stdout_bytes: bytes = field(default=b"", repr=False)
+    stderr_bytes: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class SandboxInfo:
+    """A sandbox as the server last described it. Times are aware, in UTC.
+
+    `expires_at` is the hard end of its life (None: none). `boot_ms`: what the host took to bring it to life, in
+    milliseconds. `reason` says why a `failed` sandbox failed.
+    """
+
+    id: str
+    name: str | None
+    template: str
+    state: str
+    cpu: int
+    memory_mb: int
+    disk_gb: int
+    network: str
+    guest_ip: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    ttl_seconds: int | None
+    persistent: bool
+    metadata: Mapping[str, str]
+    from_snapshot: str | None
+    parent_id: str | None
+    last_snapshot_id: str | None
+    boot_ms: int | None
+    boot_mode: str
+    reason: str | None
+
+    @classmethod
+    def of(cls, view: SandboxView) -> SandboxInfo:
+        """Return the value of what came over the wire."""
+        fields = dict(view)
+        return cls(state=fields.pop("status"), metadata=MappingProxyType(fields.pop("metadata")), **fields)
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What an upload or download moved. `skipped`: links that point to a folder or to nothing, which are left out."""
+
+    files: int
+    bytes: int
+    skipped: tuple[str, ...] = ()
+
+
+class Page(list[T]):
+    """One page of a listing, newest first. `next_cursor` asks for the page after it, and is None on the last."""
+
+    def __init__(self, items: Iterable[T] = (), next_cursor: str | None = None) -> None:
+        super().__init__(items)
+        self.next_cursor = next_cursor

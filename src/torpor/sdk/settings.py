@@ -1,0 +1,106 @@
+"""Where the server is and which key opens it: arguments, the environment, or what a local server left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torpor.errors import HostUnreachable, InvalidRequest, Unauthenticated
+
+SERVER_FILE = "server.json"
+KEY_FILE = "key"
+START_HINT = "start it with `torpor serve`"
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server's address, without a slash at its end, and the key for it. The key is never printed."""
+
+    url: str
+    key: str = field(repr=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the address is this machine's own, so that neither a proxy nor the network is involved."""
+        return is_loopback(self.url)
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether a URL names this machine by its loopback address or as localhost."""
+    return urlsplit(url).hostname in _LOOPBACK
+
+
+def default_home() -> Path:
+    """Return the folder a local server keeps its things in.
+
+    `TORPOR_HOME` if it is set; otherwise /var/lib/torpor for root and the user's data directory for others.
+    """
+    if named := os.environ.get("TORPOR_HOME"):
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/var/lib/torpor")
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "torpor"
+
+
+def locate(api: str | None = None, key: str | None = None) -> Server:
+    """Find the server to talk to.
+
+    `api` falls back to `TORPOR_API`, then to the address in the home folder's `server.json`; `key` to `TORPOR_API_KEY`,
+    then to the home folder's `key` file, which is only ever sent to a loopback address.
+    Raises HostUnreachable if no address is found, Unauthenticated if no key is, InvalidRequest for a malformed address.
+    """
+    home = default_home()
+    url = _checked(api or os.environ.get("TORPOR_API") or _recorded_url(home))
+    key = key or os.environ.get("TORPOR_API_KEY")
+    if not key and is_loopback(url):
+        key = _recorded_key(home)
+    if not key:
+        raise Unauthenticated(f"there is no API key for {url}", hint="set TORPOR_API_KEY")
+    return Server(url, key)
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and parts.hostname
+    except ValueError:
+        whole = False
+    if not whole:
+        raise InvalidRequest(
+            f"the server's address {url!r} is not an http:// or https:// URL", hint="correct TORPOR_API or `api`"
+        )
+    return url.rstrip("/")
+
+
+def _recorded_url(home: Path) -> str:
+    path = home / SERVER_FILE
+    try:
+        record = json.loads(path.read_text())
+        return str(record["url"])
+    except FileNotFoundError as error:
+        raise HostUnreachable(f"no Torpor server has run here: there is no {path}", hint=START_HINT) from error
+    except OSError as error:
+        raise HostUnreachable(
+            f"no Torpor server can be found: {path} cannot be read ({error.strerror})",
+            hint="use the account that runs the server, or set TORPOR_API and TORPOR_API_KEY",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise HostUnreachable(f"no Torpor server can be found: {path} is damaged", hint=START_HINT) from error
+
+
+def _recorded_key(home: Path) -> str | None:
+    path = home / KEY_FILE
+    try:
+        return path.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unauthenticated(
+            f"the server's key file {path} cannot be read ({error.strerror})",
+            hint="use the account that runs the server, or set TORPOR_API_KEY",
+        ) from error

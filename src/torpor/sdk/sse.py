@@ -1,0 +1,55 @@
+"""Server-sent events, read from bytes however they are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torpor.errors import OutcomeUnknown
+
+# A server's chunk is at most 1 MiB, base64 makes it 1.4 MiB: what is longer is no event of ours.
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+
+class Event(NamedTuple):
+    """One event: its name and its data lines, joined by newlines."""
+
+    name: str
+    data: bytes
+
+
+class EventReader:
+    """Turns bytes into events. Comment lines, which keep the line alive, are skipped."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._name = "message"
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """Yield the events that `chunk` completes. Raises OutcomeUnknown for an event beyond MAX_EVENT_BYTES."""
+        self._held += chunk
+        start = 0
+        while (end := self._held.find(b"\n", start)) >= 0:
+            line = bytes(self._held[start:end]).removesuffix(b"\r")
+            start = end + 1
+            if (event := self._line(line)) is not None:
+                yield event
+        del self._held[:start]
+        if len(self._held) > MAX_EVENT_BYTES:
+            raise OutcomeUnknown("the server's stream of events is not in the form this version reads")
+
+    def _line(self, line: bytes) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            self._name = value.removeprefix(b" ").decode(errors="replace")
+        return None
+
+    def _dispatch(self) -> Event | None:
+        event = Event(self._name, b"\n".join(self._data)) if self._data else None
+        self._name, self._data = "message", []
+        return event

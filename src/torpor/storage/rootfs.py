@@ -1,0 +1,122 @@
+"""Root disks and the agent's runtime disk: ext4 images filled from a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.errors import Failed, Unsupported
+from torpor.kit.proc import ProgramFailed, ProgramMissing, run
+from torpor.model.template import Recipe
+from torpor.storage.debian import Archive
+
+_HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+
+
+def trusted_certificates() -> tuple[str, ...]:
+    """Return the certificates this host trusts, in PEM, as its own bundle has them."""
+    if not _HOST_BUNDLE.exists():
+        return ()
+    return tuple(_CERTIFICATE.findall(_HOST_BUNDLE.read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Makes Debian trees from one archive; what its programs say goes to `log`."""
+
+    archive: Archive
+    log: Path
+
+    async def make(self, options: list[str], tree: Path, env: dict[str, str] | None = None) -> None:
+        """Fill `tree`. Raises Unsupported without mmdebstrap, Failed if it fails."""
+        argv = ["mmdebstrap", "--mode=root", *options, self.archive.codename, str(tree), *self.archive.sources]
+        try:
+            await run(argv, env={**os.environ, **(env or {})}, log=self.log)
+        except ProgramMissing as error:
+            raise Unsupported(str(error), hint="install the package mmdebstrap") from error
+        except ProgramFailed as error:
+            raise Failed(f"the root file system was not made: {_last_line(error)}", hint=f"see {self.log}") from error
+
+
+async def make_root(bootstrap: Bootstrap, recipe: Recipe, certificates: tuple[str, ...], into: Path) -> None:
+    """Fill a folder with `root.img`: Debian's essential packages and the recipe's, with the certificates trusted."""
+    tree = into / "tree"
+    extra = into / "certificates"
+    _write_certificates(certificates, extra)
+    await bootstrap.make(
+        [
+            *("--variant=minbase", f"--include={','.join(recipe.packages)}"),
+            # The hook's text is fixed; mmdebstrap hands the tree over as $1 and the folder comes from the environment.
+            '--customize-hook=cp -r "$TORPOR_CERTIFICATES/." "$1/usr/local/share/ca-certificates/"',
+            '--customize-hook=chroot "$1" update-ca-certificates >/dev/null',
+            '--customize-hook=rm -f "$1/etc/hostname" "$1/etc/resolv.conf"; : > "$1/etc/machine-id"',
+            '--customize-hook=mkdir -p "$1/work"',
+        ],
+        tree,
+        {"TORPOR_CERTIFICATES": str(extra)},
+    )
+    await make_ext4(tree, into / "root.img", size_mib=recipe.disk_gib * 1024)
+    for done in (tree, extra):
+        shutil.rmtree(done)
+
+
+def _write_certificates(certificates: tuple[str, ...], folder: Path) -> None:
+    folder.mkdir()
+    for pem in certificates:
+        digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()[:16]
+        (folder / f"host-{digest}.crt").write_text(pem)
+
+
+async def make_runtime(bootstrap: Bootstrap, agent: Path, into: Path) -> None:
+    """Fill a folder with `runtime.img`: a Python with its standard library, and the agent's package from `agent`."""
+    tree = into / "tree"
+    await bootstrap.make(["--variant=extract", "--include=python3-minimal,libpython3-stdlib"], tree)
+    for unused in ("usr/share", "var", "etc/apt", "dev"):
+        shutil.rmtree(tree / unused, ignore_errors=True)
+    start = tree / "agent"
+    shutil.copytree(agent, start / "torpor_guest", ignore=shutil.ignore_patterns("__pycache__"))
+    (start / "__main__.py").write_text("from torpor_guest.main import main\n\nmain()\n")
+    await _compile(tree)
+    size_mib = -(-sum(path.lstat().st_size for path in tree.rglob("*")) // (1024 * 1024))
+    await make_ext4(tree, into / "runtime.img", size_mib=size_mib + size_mib // 2 + 16)
+    shutil.rmtree(tree)
+
+
+async def _compile(tree: Path) -> None:
+    """Compile the modules by the guest's own interpreter: the disk is read-only, so the guest could not keep the
+    result.
+    """
+    loader = tree / "lib64/ld-linux-x86-64.so.2"
+    libraries = f"{tree}/usr/lib/x86_64-linux-gnu:{tree}/lib/x86_64-linux-gnu"
+    compile_all = ["-I", "-S", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"]
+    (library,) = (tree / "usr/lib").glob("python3.*")
+    where = [str(tree / "agent"), str(library)]
+    await run([str(loader), "--library-path", libraries, str(tree / "usr/bin/python3"), *compile_all, *where])
+
+
+async def make_ext4(tree: Path, image: Path, *, size_mib: int) -> None:
+    """Make a sparse ext4 image of a folder.
+
+    No journal: a disk is never used again without the memory that goes with it.
+    """
+    try:
+        await run(
+            [
+                *("mke2fs", "-q", "-t", "ext4", "-d", str(tree), "-m", "0", "-O", "^has_journal"),
+                *("-E", "root_owner=0:0,lazy_itable_init=0", str(image), f"{size_mib}M"),
+            ]
+        )
+    except ProgramMissing as error:
+        raise Unsupported(str(error), hint="install the package e2fsprogs") from error
+    except ProgramFailed as error:
+        raise Failed(f"the disk image was not made: {error}") from error
+
+
+def _last_line(error: ProgramFailed) -> str:
+    return (error.output.strip().splitlines() or [str(error)])[-1]

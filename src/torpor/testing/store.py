@@ -1,0 +1,126 @@
+"""A store in memory: the twin of `torpor.control.store.sql`, held to the same tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+
+from torpor.control.store.contract import Claim, Facts, Listing
+from torpor.control.store.rules import claim_is_free, name_taken, other_request
+from torpor.model.ids import SandboxId, WorkspaceId
+from torpor.model.lifecycle import State
+from torpor.model.sandbox import Sandbox
+
+_MORTAL = (State.RUNNING, State.FAILED)
+
+
+class MemoryStore:
+    """A `Store` that lives as long as the object. Each call gives way once, as a real store does."""
+
+    def __init__(self) -> None:
+        self._sandboxes: dict[SandboxId, Sandbox] = {}
+        self._changed_at: dict[SandboxId, datetime] = {}
+        self._claims: dict[tuple[WorkspaceId, str], tuple[str, SandboxId]] = {}
+
+    async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
+        await asyncio.sleep(0)
+        holder = self._holder(sandbox.workspace, claim) if claim is not None else None
+        if holder is not None:
+            return holder
+        if sandbox.name is not None and any(self._clashes(sandbox, other) for other in self._living()):
+            raise name_taken(sandbox)
+        self._sandboxes[sandbox.id] = sandbox
+        self._changed_at[sandbox.id] = sandbox.created_at
+        if claim is not None:
+            self._claims[sandbox.workspace, claim.key] = (claim.digest, sandbox.id)
+        return sandbox
+
+    async def claimed(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
+        await asyncio.sleep(0)
+        return self._holder(workspace, claim)
+
+    async def get(self, sandbox_id: SandboxId) -> Sandbox | None:
+        await asyncio.sleep(0)
+        return self._sandboxes.get(sandbox_id)
+
+    async def move(
+        self, sandbox_id: SandboxId, seen: Collection[State], to: State, at: datetime, facts: Facts | None = None
+    ) -> Sandbox | None:
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None or sandbox.state not in seen:
+            return None
+        self._changed_at[sandbox_id] = at
+        self._sandboxes[sandbox_id] = replace(sandbox, state=to, **(facts or {}))
+        return self._sandboxes[sandbox_id]
+
+    async def set_expiry(
+        self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
+    ) -> Sandbox | None:
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None or sandbox.state in (State.DELETING, State.DELETED):
+            return None
+        self._sandboxes[sandbox_id] = replace(sandbox, expires_at=expires_at, ttl_seconds=ttl_seconds)
+        return self._sandboxes[sandbox_id]
+
+    async def page(self, listing: Listing) -> list[Sandbox]:
+        await asyncio.sleep(0)
+        found = sorted(self._living(), key=lambda one: (one.created_at, one.id), reverse=True)
+        return [one for one in found if self._matches(one, listing)][: listing.limit]
+
+    async def living(self) -> list[Sandbox]:
+        await asyncio.sleep(0)
+        return self._living()
+
+    async def due(self, now: datetime, limit: int) -> list[Sandbox]:
+        await asyncio.sleep(0)
+        ends = sorted((end, one.id) for one, end in self._mortal() if end <= now)
+        return [self._sandboxes[sandbox_id] for _, sandbox_id in ends[:limit]]
+
+    async def next_expiry(self) -> datetime | None:
+        await asyncio.sleep(0)
+        return min((end for _, end in self._mortal()), default=None)
+
+    async def forget(self, before: datetime) -> int:
+        await asyncio.sleep(0)
+        deleted = [one.id for one in self._sandboxes.values() if one.state is State.DELETED]
+        old = {sandbox_id for sandbox_id in deleted if self._changed_at[sandbox_id] < before}
+        for sandbox_id in old:
+            del self._sandboxes[sandbox_id], self._changed_at[sandbox_id]
+        self._claims = {key: held for key, held in self._claims.items() if held[1] not in old}
+        return len(old)
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+
+    def _holder(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
+        held = self._claims.get((workspace, claim.key))
+        if held is None or claim_is_free(holder := self._sandboxes[held[1]]):
+            return None
+        if held[0] != claim.digest:
+            raise other_request(claim, holder)
+        return holder
+
+    def _living(self) -> list[Sandbox]:
+        return [one for one in self._sandboxes.values() if one.state is not State.DELETED]
+
+    def _mortal(self) -> list[tuple[Sandbox, datetime]]:
+        living = [one for one in self._sandboxes.values() if one.state in _MORTAL]
+        return [(one, one.expires_at) for one in living if one.expires_at is not None]
+
+    @staticmethod
+    def _clashes(sandbox: Sandbox, other: Sandbox) -> bool:
+        return (other.workspace, other.name) == (sandbox.workspace, sandbox.name)
+
+    @staticmethod
+    def _matches(sandbox: Sandbox, listing: Listing) -> bool:
+        after = listing.after
+        return (
+            sandbox.workspace == listing.workspace
+            and (listing.state is None or sandbox.state is listing.state)
+            and all(sandbox.metadata.get(key) == value for key, value in listing.metadata.items())
+            and (after is None or (sandbox.created_at, sandbox.id) < (after.created_at, after.id))
+        )

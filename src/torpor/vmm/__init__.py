@@ -1,0 +1,1 @@
+"""The machine layer: one contract (`driver`), and the drivers that keep it."""

@@ -1,0 +1,146 @@
+"""The contract between Torpor and a VMM.
+
+Words. A *driver* starts machines of one VMM. A *machine* is one VMM process with one guest. A machine's *memory
+image* is a file that holds its whole RAM; its *machine state* is a small file with everything else but the disks.
+Together with the disks as they were in the same instant they are what `load` brings to life again.
+
+Prerequisites. The files named in a request exist and belong to this machine alone if it writes them. A memory image
+given to `load` stays in place, unchanged, for as long as a machine maps it (unlinking is fine; rewriting is
+corruption).
+
+After success a machine runs and is owned by the caller, who calls `aclose`. After failure nothing is left: no
+process, no file that the driver made, and the error is a `TorporError`: `BootFailed` or `RestoreFailed` for a guest
+or state that does not come up, `Unsupported` for a host that lacks what is needed, its hint naming the package or
+step that mends it.
+
+`torpor.testing.vmm_contract` is the suite that every driver passes. A driver may start its processes ahead of time;
+nothing here says when a process begins, only when `load` may return.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a machine state made by this driver depends on: it loads only where all of it is equal."""
+
+    vmm: str
+    version: str
+    accelerator: str
+    cpu_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A block device. With `overlay` the guest writes there, over `image`; without, it sees `image` read-only.
+
+    `image` is a raw disk image, never written; `overlay` a qcow2 file.
+    """
+
+    image: Path
+    overlay: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a guest is made of. The same value has to be given at boot and at every load of what was saved from it.
+
+    `memory_mib` in MiB. `command_line` is the guest kernel's. Disks appear in the guest in this order.
+    """
+
+    cpu: int
+    memory_mib: int
+    kernel: Path
+    initrd: Path
+    command_line: str
+    disks: tuple[Disk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a machine may keep what belongs to it: an existing folder of its own, and a name for messages."""
+
+    name: str
+    folder: Path
+
+    @property
+    def console(self) -> Path:
+        """The guest's serial console, as text."""
+        return self.folder / "console.log"
+
+    @property
+    def log(self) -> Path:
+        """What the VMM itself said."""
+        return self.folder / "vmm.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A stopped guest on disk: its memory image and its machine state."""
+
+    memory: Path
+    state: Path
+
+
+class Machine(Protocol):
+    """One VMM process with its guest."""
+
+    @property
+    def pid(self) -> int:
+        """The VMM's process id."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the VMM process still runs."""
+
+    def open_channel(self) -> socket.socket:
+        """Return a new connected stream socket to the guest's agent port. One at a time; the caller closes it.
+
+        What is written before the guest listens is kept for it, as far as the socket's buffer goes.
+        """
+
+    async def pause(self) -> None:
+        """Stop the guest's CPUs, with nothing in flight to its disks.
+
+        Idempotent. Raises SandboxLost if the machine has died.
+        """
+
+    async def resume(self) -> None:
+        """Let the guest's CPUs run. Idempotent. Raises SandboxLost if the machine has died."""
+
+    async def save_state(self, state: Path) -> None:
+        """Write the machine state of a paused machine to a new file. Raises FreezeFailed, and then there is no file."""
+
+    async def wait_gone(self) -> str:
+        """Return when the VMM process has ended, with one sentence on how."""
+
+    async def aclose(self) -> None:
+        """End the machine at once and return when its process is gone.
+
+        Idempotent, and not cut short by cancellation.
+        """
+
+
+class Driver(Protocol):
+    """Starts machines of one VMM."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this driver on this host is."""
+
+    async def boot(self, place: Place, hardware: Hardware, memory: Path) -> Machine:
+        """Boot a guest from cold.
+
+        Its RAM is kept in the new file `memory`, which is its memory image once it is paused.
+        """
+
+    async def load(self, place: Place, hardware: Hardware, saved: Saved) -> Machine:
+        """Bring a saved guest to life: it runs on when this returns.
+
+        RAM is mapped from `saved.memory`, copied when written.
+        """

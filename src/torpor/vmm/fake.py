@@ -1,0 +1,125 @@
+"""A VMM that keeps its machines in memory: for tests of everything above the driver contract."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torpor.errors import BootFailed, FreezeFailed, RestoreFailed, SandboxLost, TorporError
+from torpor.vmm.driver import Capabilities, Hardware, Place, Saved
+
+# Answers on one end of a channel, as a guest's agent would, and returns what ends that.
+ServeGuest = Callable[[socket.socket], Callable[[], None]]
+
+_pids = itertools.count(4_000_001)  # above every real process id
+_STATE_FORMAT = "fake-state-1"
+
+
+class FakeMachine:
+    """A machine without a process. `die` ends it as a crash would."""
+
+    def __init__(self, place: Place, image: Path, serve: ServeGuest) -> None:
+        self.place, self.image, self.pid = place, image, next(_pids)
+        self.paused = False
+        self._serve = serve
+        self._end: str | None = None
+        self._gone = asyncio.Event()
+        self._hang_up: Callable[[], None] | None = None
+        place.console.write_text("fake guest\n")
+
+    @property
+    def alive(self) -> bool:
+        return self._end is None
+
+    def open_channel(self) -> socket.socket:
+        self._check()
+        if self._hang_up is not None:
+            self._hang_up()
+        ours, theirs = socket.socketpair()
+        self._hang_up = self._serve(theirs)
+        return ours
+
+    async def pause(self) -> None:
+        self._check()
+        self.paused = True
+
+    async def resume(self) -> None:
+        self._check()
+        self.paused = False
+
+    async def save_state(self, state: Path) -> None:
+        if not self.alive or not self.paused:
+            raise FreezeFailed(f"the machine of {self.place.name} is not there and paused")
+        state.write_text(json.dumps({"format": _STATE_FORMAT, "image": self.image.stat().st_size}))
+
+    async def wait_gone(self) -> str:
+        await self._gone.wait()
+        return self._end or "it ended"
+
+    async def aclose(self) -> None:
+        self.die("it was closed")
+
+    def die(self, how: str) -> None:
+        """End the machine, and say how. Idempotent."""
+        if self._end is None:
+            self._end = how
+            self._gone.set()
+            if self._hang_up is not None:
+                self._hang_up()
+
+    def _check(self) -> None:
+        if self._end is not None:
+            raise SandboxLost(f"the machine of {self.place.name} does not answer: {self._end}")
+
+
+@dataclass
+class FakeDriver:
+    """Makes fake machines. An error in `fail_next` is raised by the next boot or load, once."""
+
+    serve: ServeGuest
+    capabilities: Capabilities = field(default=Capabilities("fake", "1", "none", "none"))
+    machines: list[FakeMachine] = field(default_factory=list)
+    fail_next: TorporError | None = None
+
+    @property
+    def running(self) -> list[FakeMachine]:
+        """The machines that have not ended."""
+        return [machine for machine in self.machines if machine.alive]
+
+    async def boot(self, place: Place, hardware: Hardware, memory: Path) -> FakeMachine:
+        self._maybe_fail()
+        if not hardware.kernel.exists():
+            raise BootFailed(f"there is no kernel {hardware.kernel}")
+        memory.write_bytes(b"\x01" * 4096)
+        return self._machine(place, memory)
+
+    async def load(self, place: Place, hardware: Hardware, saved: Saved) -> FakeMachine:
+        self._maybe_fail()
+        _check_saved(hardware, saved)
+        return self._machine(place, saved.memory)
+
+    def _machine(self, place: Place, image: Path) -> FakeMachine:
+        machine = FakeMachine(place, image, self.serve)
+        self.machines.append(machine)
+        return machine
+
+    def _maybe_fail(self) -> None:
+        error, self.fail_next = self.fail_next, None
+        if error is not None:
+            raise error
+
+
+def _check_saved(hardware: Hardware, saved: Saved) -> None:
+    try:
+        state = json.loads(saved.state.read_bytes())
+        good = state == {"format": _STATE_FORMAT, "image": saved.memory.stat().st_size}
+    except (OSError, ValueError) as error:
+        raise RestoreFailed(f"the machine state {saved.state.name} cannot be read: {error}") from error
+    missing = [disk.overlay for disk in hardware.disks if disk.overlay is not None and not disk.overlay.exists()]
+    if not good or missing:
+        raise RestoreFailed(f"the machine state {saved.state.name} does not go with its memory image and disks")

@@ -1,0 +1,1 @@
+"""QEMU's `microvm` machine, with KVM or without."""

@@ -1,0 +1,122 @@
+"""QEMU's command line, as a pure function of what a machine is made of.
+
+Facts of QEMU behind the choices (its manual, pages "microvm" and "VM templating", and measurement):
+- `memory-backend-file` with share=off,readonly=on,rom=off maps an image that QEMU may not write (QEMU 8.2 and newer);
+- machine state without RAM loads only with the configuration section off on both sides;
+- no balloon and no free-page reporting: a discard on a privately mapped file would punch holes into the image itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.vmm.driver import Disk, Hardware
+
+AGENT_PORT = "agent"
+
+# What QEMU itself may not do once it runs (its seccomp filter).
+_SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """File descriptors that QEMU inherits: listening sockets, a connected one for the console, the state to load."""
+
+    monitor: int
+    agent: int
+    console: int
+    state: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (self.monitor, self.agent, self.console)
+        if self.state is not None:
+            yield self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """How instructions are run. `boot_arguments` go to the guest's kernel."""
+
+    name: str
+    option: str
+    cpu_model: str
+    boot_arguments: str
+
+
+def tcg(tsc_khz: int) -> Accelerator:
+    """Emulation. The kernel is told the TSC's rate: calibrating it against an emulated timer hangs one boot in three.
+
+    lpj is TSC Hz / HZ, and HZ is 250 in Debian's kernels, so four times the kHz figure.
+    """
+    arguments = f"tsc_early_khz={tsc_khz} lpj={tsc_khz * 4} no_timer_check"
+    return Accelerator("tcg", "tcg,thread=multi", "max", arguments)
+
+
+def kvm() -> Accelerator:
+    """The processor's own virtualisation."""
+    return Accelerator("kvm", "kvm", "host", "no_timer_check")
+
+
+def qemu_argv(
+    program: str, accelerator: Accelerator, hardware: Hardware, memory: Path, descriptors: Descriptors
+) -> list[str]:
+    """Return the command line: a cold boot, or with `descriptors.state` a load of what was saved."""
+    loading = descriptors.state is not None
+    backing = "share=off,readonly=on,rom=off" if loading else "share=on"
+    return [
+        program,
+        *("-M", "microvm,rtc=on,memory-backend=ram", "-accel", accelerator.option, "-cpu", accelerator.cpu_model),
+        *("-smp", str(hardware.cpu), "-m", f"{hardware.memory_mib}M"),
+        *("-object", f"memory-backend-file,id=ram,size={hardware.memory_mib}M,mem-path={_escape(memory)},{backing}"),
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-nographic", "-sandbox", _SECCOMP),
+        *("-global", "migration.send-configuration=off"),
+        *("-kernel", str(hardware.kernel), "-initrd", str(hardware.initrd)),
+        *("-append", f"{hardware.command_line} {accelerator.boot_arguments}"),
+        *_disks(hardware.disks),
+        *("-device", "virtio-serial-device"),
+        *("-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off"),
+        *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
+        *("-device", "virtio-rng-device"),
+        *("-chardev", f"socket,id=console,fd={descriptors.console}", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=monitor,fd={descriptors.monitor},server=on,wait=off"),
+        *("-mon", "chardev=monitor,mode=control"),
+        *(("-incoming", f"fd:{descriptors.state}") if loading else ()),
+    ]
+
+
+def _escape(path: Path) -> str:
+    # In QEMU's key=value lists a comma ends the value unless it is doubled.
+    return str(path).replace(",", ",,")
+
+
+def _disks(disks: Sequence[Disk]) -> list[str]:
+    argv: list[str] = []
+    for number, disk in enumerate(disks):
+        for node in _nodes(f"disk{number}", disk):
+            argv += ["-blockdev", json.dumps(node)]
+        argv += ["-device", f"virtio-blk-device,drive=disk{number}"]
+    return argv
+
+
+def _nodes(name: str, disk: Disk) -> list[dict[str, object]]:
+    image = {"driver": "file", "filename": str(disk.image), "read-only": True}
+    if disk.overlay is None:
+        return [{"node-name": name, "driver": "raw", "read-only": True, "file": image}]
+    # The backing image is named here and never read from the overlay's header. Flushes stop at the host's page cache:
+    # a running machine's disk is durable only through a snapshot, which makes it so itself.
+    overlay = {"driver": "file", "filename": str(disk.overlay), "discard": "unmap"}
+    cache = {"no-flush": True}
+    return [
+        {"node-name": f"{name}-image", "driver": "raw", "read-only": True, "file": image},
+        {
+            "node-name": name,
+            "driver": "qcow2",
+            "file": overlay,
+            "backing": f"{name}-image",
+            "discard": "unmap",
+            "cache": cache,
+        },
+    ]

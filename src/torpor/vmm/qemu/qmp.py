@@ -1,0 +1,84 @@
+"""QEMU's monitor protocol behind one small class; the only place that knows the QMP library."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any
+
+from qemu.qmp import EventListener, ExecuteError, QMPClient, QMPError
+
+from torpor.kit.shielded import shielded
+
+# The library reports every lost connection at warning level; a machine's end is no news to whoever closes it.
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+
+
+class MonitorLost(Exception):
+    """QEMU did not answer: its process has ended, or its monitor is closed."""
+
+
+class MonitorRefused(Exception):
+    """QEMU answered that it will not do it."""
+
+
+class Monitor:
+    """A connection to one QEMU process. Every method raises MonitorLost if that process is gone."""
+
+    def __init__(self, client: QMPClient) -> None:
+        self._client = client
+
+    @classmethod
+    async def connect(cls, name: str, sock: socket.socket) -> Monitor:
+        """Take over a connected socket and wait for QEMU's greeting, however long that is: the caller bounds it."""
+        client = QMPClient(name)
+        try:
+            await client.connect(sock)
+        except (QMPError, OSError, EOFError) as error:
+            sock.close()
+            raise MonitorLost(str(error)) from error
+        return cls(client)
+
+    async def execute(self, command: str, **arguments: object) -> Any:
+        """Run one command and return its answer. Raises MonitorRefused with QEMU's words."""
+        try:
+            return await self._client.execute(command, arguments)
+        except ExecuteError as error:
+            raise MonitorRefused(f"{command}: {error}") from error
+        except (QMPError, OSError, EOFError) as error:
+            raise MonitorLost(f"{command}: {error}") from error
+
+    async def status(self) -> str:
+        """Return QEMU's run state, such as "running", "paused", "inmigrate", "guest-panicked", "internal-error"."""
+        return str((await self.execute("query-status"))["status"])
+
+    async def wait_running(self) -> None:
+        """Return when the guest's CPUs run. Raises MonitorRefused if they stop for good instead."""
+        with self._client.listener(("RESUME", "STOP")) as events:
+            # Listening begins before the question, so a change between the two is not missed.
+            while (state := await self.status()) != "running":
+                if state in {"guest-panicked", "internal-error", "io-error", "shutdown"}:
+                    raise MonitorRefused(f"the machine is {state}")
+                await self._next(events)
+
+    async def _next(self, events: EventListener) -> None:
+        event = asyncio.ensure_future(events.get())
+        ended = asyncio.ensure_future(self._client.runstate_changed())
+        try:
+            await asyncio.wait({event, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not event.done():
+                raise MonitorLost("QEMU ended")
+        finally:
+            event.cancel()
+            ended.cancel()
+            await asyncio.gather(event, ended, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close the connection; what QEMU does is not touched.
+
+        Idempotent, never raises for a connection already lost.
+        """
+        with contextlib.suppress(QMPError, OSError, EOFError):
+            await shielded(self._client.disconnect())

@@ -1,0 +1,184 @@
+"""The JSON of the public HTTP API (`/v1`), shared by the control plane, the SDK and the CLI."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+API_VERSION = "v1"
+
+# stdin travels inside the request's JSON; larger input belongs in a file.
+MAX_STDIN_BYTES = 16 * 1024 * 1024
+# Each of stdout and stderr in a collected (not streamed) answer; what is beyond is dropped and `truncated` says so.
+MAX_COLLECTED_BYTES = 32 * 1024 * 1024
+MAX_TTL_SECONDS = 30 * 24 * 3600
+
+MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+MetadataValue = Annotated[str, StringConstraints(max_length=4096)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=64)]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[^=\x00]+$", max_length=1024)]
+EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=128 * 1024)]
+Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]
+
+
+class Strict(BaseModel):
+    """A request: wrong types are refused, not converted; fields not known are ignored, as older clients send some."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class CreateSandbox(Strict):
+    """`POST /v1/sandboxes`. `ttl_seconds` counts from creation; `persistent` means no end and excludes a ttl."""
+
+    template: str = Field(default="base", min_length=1, max_length=63)
+    ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
+    persistent: bool = False
+    name: str | None = Field(default=None, min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    metadata: Metadata = Field(default_factory=dict)
+    env: Env = Field(default_factory=dict)
+    cpu: int | None = Field(default=None, ge=1)
+    memory_mb: int | None = Field(default=None, ge=1)
+    disk_gb: int | None = Field(default=None, ge=1)
+    network: Literal["none", "internet"] | None = None
+
+
+class SandboxView(BaseModel):
+    """A sandbox as clients see it."""
+
+    id: str
+    name: str | None = None
+    template: str
+    status: str
+    cpu: int
+    memory_mb: int
+    disk_gb: int
+    network: str = "none"
+    guest_ip: str | None = None
+    created_at: datetime
+    expires_at: datetime | None = None
+    ttl_seconds: int | None = None
+    persistent: bool = False
+    metadata: dict[str, str] = Field(default_factory=dict)
+    from_snapshot: str | None = None
+    parent_id: str | None = None
+    last_snapshot_id: str | None = None
+    boot_ms: int | None = None
+    boot_mode: str = "restore"
+    reason: str | None = None
+
+
+class SandboxPage(BaseModel):
+    """One page of a listing, newest first; `next_cursor` is None on the last page."""
+
+    items: list[SandboxView]
+    next_cursor: str | None = None
+
+
+class ExecCommand(Strict):
+    """`POST .../exec` and `.../exec/stream`.
+
+    `cmd`: a string is run by the guest's shell (`/bin/sh -c`), a list is run as it is. `timeout_seconds` bounds the
+    command's own running time (None: no bound). `stdin` is text, `stdin_base64` bytes; without either the command reads
+    end-of-file. `encoding`: how a stream's chunks are sent; "base64" keeps bytes exact, "text" is UTF-8 with characters
+    never split and undecodable bytes replaced.
+    """
+
+    cmd: str | list[str]
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_TTL_SECONDS, allow_inf_nan=False)
+    cwd: str | None = Field(default=None, max_length=4096)
+    env: Env = Field(default_factory=dict)
+    user: str | None = Field(default=None, min_length=1, max_length=64)
+    stdin: str | None = None
+    stdin_base64: str | None = None
+    encoding: Literal["text", "base64"] = "text"
+
+
+class ExecAnswer(BaseModel):
+    """A finished command. `exit_code` is 128 + the signal's number where a signal ended it, and `signal` its name."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration_ms: int
+    truncated: bool = False
+    signal: str | None = None
+    oom_killed: bool = False
+
+
+class StreamExit(BaseModel):
+    """The `exit` event of an exec stream."""
+
+    exit_code: int
+    duration_ms: int
+    signal: str | None = None
+    oom_killed: bool = False
+
+
+class FileEntry(BaseModel):
+    """A file, folder or link in the guest. `size` in bytes, `mode`: permission bits, `mtime`: seconds since 1970."""
+
+    name: str
+    path: str
+    is_dir: bool
+    is_symlink: bool = False
+    size: int
+    mode: int
+    mtime: float
+    user: str
+    group: str
+    link_target: str | None = None
+
+
+class DirListing(BaseModel):
+    """`GET .../fs/dir`: the entries of one folder, by name."""
+
+    entries: list[FileEntry]
+
+
+class Written(BaseModel):
+    """`PUT .../fs`: what was written."""
+
+    path: str
+    bytes: int
+
+
+class Rename(Strict):
+    """`POST .../fs/rename`: move `source` to `target`, replacing a file there. Absolute paths in one guest."""
+
+    source: str = Field(min_length=1, max_length=4096)
+    target: str = Field(min_length=1, max_length=4096)
+
+
+class TemplateView(BaseModel):
+    """A baked template."""
+
+    name: str
+    created_at: datetime
+    fingerprint: str
+    cpu: int
+    memory_mb: int
+    disk_gb: int
+    accelerator: str
+    size_bytes: int
+    cold_boot_ms: int
+
+
+class TemplateList(BaseModel):
+    """`GET /v1/templates`."""
+
+    items: list[TemplateView]
+
+
+class Version(BaseModel):
+    """`GET /version`."""
+
+    version: str
+    api: str = API_VERSION
+
+
+class Health(BaseModel):
+    """`GET /healthz`."""
+
+    status: Literal["ok"] = "ok"

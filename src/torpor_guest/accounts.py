@@ -1,0 +1,139 @@
+"""Users and groups of the guest, and acting with their rights.
+
+The files are read by hand: the interpreter's own C library knows nothing of the guest's name services.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from torpor_guest.refusal import Refusal, invalid
+
+Stamp = tuple[int, int, int]
+
+
+class Account(NamedTuple):
+    """A user: ids, all groups (the first one too), home folder and shell."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: bytes
+    shell: bytes
+
+
+_ROOT = Account("root", 0, 0, (0,), b"/root", b"/bin/sh")
+
+
+class Accounts:
+    """Looks users up in `etc`/passwd and `etc`/group, reading them again when they have changed."""
+
+    def __init__(self, etc: str = "/etc") -> None:
+        self._passwd = os.path.join(etc, "passwd")
+        self._group = os.path.join(etc, "group")
+        self._read_at: tuple[Stamp, Stamp] | None = None
+        self._users: dict[str, Account] = {}
+        self._names: dict[int, str] = {}
+        self._group_names: dict[int, str] = {}
+
+    def find(self, user: str | None) -> Account:
+        """Return a user by name or by number (as text); None is root. Raises Refusal."""
+        self.refresh()
+        wanted = "root" if user is None else user
+        account = self._users.get(wanted)
+        if account is None and _is_id(wanted):
+            account = self._users.get(self._names.get(int(wanted), ""))
+        if account is None and wanted in ("root", "0"):
+            account = _ROOT  # an image without /etc/passwd still has one
+        if account is None:
+            raise invalid(f"there is no user {wanted[:64]!r} in the sandbox")
+        return account
+
+    def user_name(self, uid: int) -> str:
+        """Return a user's name, or the number where it has none."""
+        return self._names.get(uid) or str(uid)
+
+    def group_name(self, gid: int) -> str:
+        """Return a group's name, or the number where it has none."""
+        return self._group_names.get(gid) or str(gid)
+
+    def refresh(self) -> None:
+        """Read the files if they have changed; before a run of `user_name` and `group_name`."""
+        stamps = (_stamp(self._passwd), _stamp(self._group))
+        if stamps == self._read_at:
+            return
+        groups = list(_entries(self._group, 4))
+        members: dict[str, list[int]] = {}
+        self._group_names = {}
+        for name, _, gid, who in groups:
+            if _is_id(gid):
+                self._group_names.setdefault(int(gid), name)
+                for member in filter(None, who.split(",")):
+                    members.setdefault(member, []).append(int(gid))
+        self._users, self._names = {}, {}
+        for name, _, uid, gid, _, home, shell in _entries(self._passwd, 7):
+            if _is_id(uid) and _is_id(gid):
+                extra = tuple(sorted({int(gid), *members.get(name, ())}))
+                account = Account(name, int(uid), int(gid), extra, _raw(home) or b"/", _raw(shell) or b"/bin/sh")
+                self._users.setdefault(name, account)
+                self._names.setdefault(int(uid), name)
+        self._read_at = stamps
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _entries(path: str, fields: int) -> Iterator[list[str]]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read(4 * 1024 * 1024).splitlines()
+    except OSError:
+        return
+    for line in lines:
+        parts = line.split(":")
+        if len(parts) == fields:
+            yield parts
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+@contextmanager
+def acting(account: Account) -> Iterator[None]:
+    """Make the block's system calls with the user's rights. The process has one thread, so nobody else is affected.
+
+    Only the effective ids change: the user can neither signal nor trace this process meanwhile.
+    """
+    own = os.geteuid()
+    if account.uid == own == 0:
+        yield
+        return
+    if own != 0:
+        if account.uid != own:
+            raise Refusal("unsupported", "the agent does not run as root, so it cannot act as another user")
+        yield
+        return
+    gid, groups = os.getegid(), os.getgroups()
+    try:
+        os.setgroups(account.groups)
+        os.setegid(account.gid)
+        os.seteuid(account.uid)
+        yield
+    finally:
+        os.seteuid(own)
+        os.setegid(gid)
+        os.setgroups(groups)

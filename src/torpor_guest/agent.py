@@ -1,0 +1,83 @@
+"""The agent put together: which request goes where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torpor_guest import VERSION
+from torpor_guest.accounts import Accounts
+from torpor_guest.cgroups import CgroupTree
+from torpor_guest.connection import Connection, Stream
+from torpor_guest.execs import Execs
+from torpor_guest.files import Files
+from torpor_guest.identity import Adoption, Machine
+from torpor_guest.loop import Loop
+from torpor_guest.quiesce import Quiescence
+from torpor_guest.reaper import Reaper
+from torpor_guest.refusal import invalid
+from torpor_guest.requests import Request
+
+
+class Place(NamedTuple):
+    """Where an agent serves: the descriptor to the host, whether it outlives its hosts, and what it works on."""
+
+    fd: int
+    lasting: bool
+    machine: Machine
+    tree: CgroupTree | None
+
+
+class Agent:
+    """Serves the host on one descriptor until `run` returns."""
+
+    def __init__(self, place: Place) -> None:
+        self._loop = Loop()
+        self._tree = place.tree
+        accounts = Accounts()
+        execs = Execs(self._loop, Reaper(self._loop), accounts, place.tree)
+        quiescence = Quiescence(self._loop, place.tree)
+        adoption = Adoption(place.machine, execs.marks.update, quiescence.thaw)
+        self._operations: dict[str, Callable[[Stream, Request], None]] = {
+            "ping": _ping,
+            "adopt": adoption.adopt,
+            "quiesce": quiescence.quiesce,
+            "unquiesce": quiescence.unquiesce,
+            "exec": execs.exec,
+            **Files(self._loop, accounts).operations(),
+        }
+        connection = Connection(self._loop, place.fd, lasting=place.lasting, features=features(place.tree))
+        connection.serve = self._serve
+
+    def _serve(self, stream: Stream, fields: dict[str, Any]) -> None:
+        request = Request(fields)
+        name = request.text("op")
+        operation = self._operations.get(name)
+        if operation is None:
+            raise invalid(f"this agent knows no operation {name[:64]!r}")
+        operation(stream, request)
+
+    def run(self) -> None:
+        """Serve until the host is gone for good. Then everything that was started is killed."""
+        self._loop.run()
+        if self._tree is not None:
+            self._tree.close()
+
+
+def _ping(stream: Stream, request: Request) -> None:
+    """`ping` {}: RESULT {}."""
+    del request
+    stream.result({})
+
+
+def features(tree: CgroupTree | None) -> dict[str, Any]:
+    """Return what WELCOME tells: the agent's version, how commands are held together, the kernel's boot id."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot_id = file.read().strip()
+    return {
+        "agent": VERSION,
+        "containment": "sessions" if tree is None else "cgroups",
+        "boot_id": boot_id,
+        "pid": os.getpid(),
+    }

@@ -1,0 +1,176 @@
+"""One control group for each command, so that all of it can be killed, frozen and watched, however it forked.
+
+<root>/user/            everything of the user's; this is what a freeze of the guest stops
+<root>/user/exec-<n>/   one command and what it left behind; removed when it is empty
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from torpor_guest.loop import PRIORITY, Loop
+
+# Made ahead, because making one costs more than starting a process in it.
+_SPARE = 2
+_PREFIX = "exec-"
+_CONTROLLERS = ("memory", "pids", "cpu")
+
+
+class Cgroup:
+    """The control group of one command."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def kill(self) -> None:
+        """Kill every process in it; none can escape, whatever sessions and groups they made."""
+        _write(f"{self.path}/cgroup.kill", b"1")
+
+    def oom_killed(self) -> bool:
+        """Tell whether the kernel killed a process of it for lack of memory."""
+        try:
+            events = _read(f"{self.path}/memory.events")
+        except FileNotFoundError:  # no memory controller here
+            return False
+        return _field(events, b"oom_kill") > 0
+
+    def remove_when_empty(self, loop: Loop) -> None:
+        """Remove it now, or as soon as its last process has ended."""
+        if self._removed():
+            return
+        try:
+            fd = os.open(f"{self.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+
+        def look(_: int) -> None:
+            # Reading it is what makes the kernel tell of the next change.
+            populated = _field(os.pread(fd, 256, 0), b"populated")
+            if not populated and self._removed():
+                loop.unwatch(fd)
+                os.close(fd)
+
+        loop.watch(fd, PRIORITY, look)
+        look(0)
+
+    def _removed(self) -> bool:
+        try:
+            os.rmdir(self.path)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.ENOTEMPTY):  # ENOTEMPTY: the user made groups of his own below
+                return False
+            raise
+        return True
+
+
+class CgroupTree:
+    """The groups below `root`, a folder of a cgroup v2 file system that belongs to the agent. Raises OSError if it is none."""
+
+    def __init__(self, root: str) -> None:
+        self.user = f"{root}/user"
+        os.stat(f"{root}/cgroup.procs")
+        os.makedirs(self.user, exist_ok=True)
+        for folder in (root, self.user):
+            self._enable(folder)
+        # Where the agent itself lives, to go back to after it has started a process in another group.
+        self._home = os.open(f"{_own_group()}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        self._count = 0
+        self._ready: list[Cgroup] = []
+        self.prepare()
+
+    @staticmethod
+    def _enable(folder: str) -> None:
+        available = _read(f"{folder}/cgroup.controllers").decode().split()
+        for name in _CONTROLLERS:
+            if name in available:
+                _write(f"{folder}/cgroup.subtree_control", f"+{name}".encode())
+
+    def prepare(self) -> None:
+        """Make groups ahead; for when there is nothing more urgent."""
+        while len(self._ready) < _SPARE:
+            self._ready.append(self._make())
+
+    def take(self) -> Cgroup:
+        """Return a group for one command."""
+        return self._ready.pop() if self._ready else self._make()
+
+    def give_back(self, group: Cgroup) -> None:
+        """Take a group back in which nothing was started."""
+        self._ready.append(group)
+
+    def _make(self) -> Cgroup:
+        self._count += 1
+        group = Cgroup(f"{self.user}/{_PREFIX}{self._count}")
+        os.mkdir(group.path)
+        return group
+
+    def start_in(self, group: Cgroup, start: Callable[[], int]) -> int:
+        """Call `start` while this process is in `group`, so that the child it makes is born there, and return what it returns."""
+        _write(f"{group.path}/cgroup.procs", b"0")
+        try:
+            return start()
+        finally:
+            os.write(self._home, b"0")
+
+    def frozen(self) -> bool:
+        """Tell whether everything of the user's is stopped."""
+        return _field(_read(f"{self.user}/cgroup.events"), b"frozen") == 1
+
+    def freezing(self) -> bool:
+        """Tell whether everything of the user's is stopped or about to."""
+        return _read(f"{self.user}/cgroup.freeze").strip() == b"1"
+
+    def freeze(self) -> None:
+        """Begin to stop everything of the user's."""
+        _write(f"{self.user}/cgroup.freeze", b"1")
+
+    def thaw(self) -> None:
+        """Let everything of the user's go on."""
+        _write(f"{self.user}/cgroup.freeze", b"0")
+
+    def close(self) -> None:
+        """Kill everything of the user's and remove the groups. For an agent that is not a guest's first process."""
+        _write(f"{self.user}/cgroup.kill", b"1")
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+        for name in os.listdir(self.user):
+            if name.startswith(_PREFIX):
+                os.rmdir(f"{self.user}/{name}")
+        os.rmdir(self.user)
+
+
+def _own_group() -> str:
+    """Return the folder of the cgroup v2 group that this process is in."""
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        inner = next(line[3:].rstrip("\n") for line in file if line.startswith("0::"))
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        mounts = [line.split() for line in file]
+    mount = next(fields[4] for fields in mounts if fields[fields.index("-") + 1] == "cgroup2")
+    return mount + inner.rstrip("/")
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _field(text: bytes, name: bytes) -> int:
+    words = text.split()
+    return int(words[words.index(name) + 1]) if name in words else 0

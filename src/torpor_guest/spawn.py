@@ -1,0 +1,174 @@
+"""Starting one process: in its control group from birth, in a session of its own, with nothing of the agent in it.
+
+The interpreter's own fork_exec is used, not os.fork: for root it is a vfork, which copies no page tables, and all of the child's
+part is C. Its signature belongs to exactly the Python that the runtime carries (3.11).
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import errno
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from torpor_guest.accounts import Account, acting
+from torpor_guest.refusal import invalid, shown
+
+_ROOT_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_USER_PATH = b"/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
+
+
+class Order(NamedTuple):
+    """What to start: `argv`, its whole environment, an existing folder, and whose rights it gets."""
+
+    argv: list[bytes]
+    env: Mapping[bytes, bytes]
+    cwd: bytes
+    account: Account
+
+
+class Streams(NamedTuple):
+    """The descriptors that become 0, 1 and 2 of the process."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class CannotRun(Exception):
+    """The program cannot be run. `code` is what a shell would return and `reason` what it would print after the name."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def base_environment(account: Account) -> dict[bytes, bytes]:
+    """Return what every command's environment starts from."""
+    name = account.name.encode("utf-8", "surrogateescape")
+    return {
+        b"HOME": account.home,
+        b"USER": name,
+        b"LOGNAME": name,
+        b"SHELL": account.shell,
+        b"PATH": _ROOT_PATH if account.uid == 0 else _USER_PATH,
+        b"LANG": b"C.UTF-8",
+    }
+
+
+def working_folder(cwd: bytes | None, account: Account) -> bytes:
+    """Return the folder to start in: `cwd`, else the user's home if it is there, else the root. Raises Refusal."""
+    wanted = account.home if cwd is None else cwd
+    with acting(account):
+        try:
+            usable = stat.S_ISDIR(os.stat(wanted).st_mode) and os.access(wanted, os.X_OK, effective_ids=True)
+            problem = f"{shown(wanted)} is no folder that {account.name} may enter"
+        except (OSError, ValueError):
+            usable, problem = False, f"there is no folder {shown(wanted)} to run in"
+    if usable:
+        return wanted
+    if cwd is None:
+        return b"/"
+    raise invalid(f"cwd: {problem}")
+
+
+def start(order: Order, streams: Streams) -> int:
+    """Start a process and return its id. Raises CannotRun, or Refusal for its folder."""
+    denied: OSError | None = None
+    for program in _candidates(order):
+        try:
+            return _run_or_interpret(order, program, streams)
+        except PermissionError as error:
+            denied = denied or error  # another one on the PATH may be allowed, as execvp has it
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it has vanished meanwhile, or its interpreter is missing
+        except OSError as error:
+            raise CannotRun(126, os.strerror(error.errno or 0).lower()) from error
+    if denied is not None:
+        raise CannotRun(126, "permission denied") from denied
+    raise CannotRun(127, "command not found")
+
+
+def _run_or_interpret(order: Order, program: bytes, streams: Streams) -> int:
+    try:
+        return _run(order, program, order.argv, streams)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    # A script without a first line that names its interpreter is the shell's.
+    return _run(order, b"/bin/sh", [b"/bin/sh", program, *order.argv[1:]], streams)
+
+
+def _candidates(order: Order) -> list[bytes]:
+    """Return the files that the command may mean, in order. Only existing ones: a failed exec costs more than a look."""
+    name = order.argv[0]
+    if b"/" in name:
+        return [name]
+    folders = order.env.get(b"PATH", b"").split(b":") if name else []
+    paths = [os.path.join(order.cwd, folder, name) for folder in folders]
+    found = [path for path in paths if _is_file(path)]
+    if not found:
+        raise CannotRun(127, "command not found")
+    return found
+
+
+def _is_file(path: bytes) -> bool:
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _run(order: Order, program: bytes, argv: Sequence[bytes], streams: Streams) -> int:
+    """Fork and exec. Raises OSError as exec failed, or Refusal if the folder is gone."""
+    account, own = order.account, os.geteuid()
+    # Ids that are ours already are not set, because that alone lets fork_exec use vfork.
+    uid, gid, groups = (None, None, None) if account.uid == own == 0 else (account.uid, account.gid, account.groups)
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            pid = _fork_exec(order, (program, argv), streams, (told, tell), (uid, gid, groups))
+        finally:
+            os.close(tell)
+        report = os.read(told, 4096)
+    finally:
+        os.close(told)
+    if not report:
+        return pid
+    os.waitpid(pid, 0)
+    _, number, where = report.split(b":", 2)
+    if where == b"noexec":
+        raise invalid(f"cwd: there is no folder {shown(order.cwd)} to run in")
+    raise OSError(int(number, 16), os.strerror(int(number, 16)))
+
+
+def _fork_exec(
+    order: Order,
+    program: tuple[bytes, Sequence[bytes]],
+    streams: Streams,
+    report: tuple[int, int],
+    ids: tuple[int | None, int | None, Sequence[int] | None],
+) -> int:
+    """Call the interpreter's function. `report` is the pipe through which the child tells that it could not exec."""
+    uid, gid, groups = ids
+    call: Callable[..., int] = _posixsubprocess.fork_exec
+    return call(
+        list(program[1]),
+        (program[0],),
+        False,  # close_fds: every descriptor of the agent is close-on-exec already
+        (),
+        order.cwd,
+        [name + b"=" + value for name, value in order.env.items()],
+        *(streams.stdin, -1, -1, streams.stdout, -1, streams.stderr, *report),
+        True,  # signals that Python ignores are the default again
+        True,  # a session of its own
+        -1,
+        gid,
+        None if groups is None else list(groups),
+        uid,
+        -1,
+        None,
+        True,  # vfork, where it can
+    )

@@ -1,0 +1,235 @@
+"""One suite that every store passes: the SQL one and the one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from torpor.control.store.contract import Claim, Listing, Position, Store
+from torpor.control.store.sql import open_store
+from torpor.errors import Conflict
+from torpor.model.ids import SandboxId, TemplateName, WorkspaceId
+from torpor.model.lifecycle import State
+from torpor.model.sandbox import Sandbox
+from torpor.testing.store import MemoryStore
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+HERE = WorkspaceId("default")
+
+
+def made(number: int, **changes: object) -> Sandbox:
+    sandbox = Sandbox(
+        id=SandboxId(f"sbx-{number:016d}"),
+        workspace=HERE,
+        template=TemplateName("base"),
+        state=State.CREATING,
+        created_at=NOON + timedelta(seconds=number, microseconds=number),
+        cpu=1,
+        memory_mb=512,
+        disk_gb=8,
+    )
+    return replace(sandbox, **changes)  # type: ignore[arg-type]  # the tests name fields
+
+
+@pytest.fixture(params=["sql", "memory"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    opened: Store = await open_store(tmp_path / "torpor.db") if request.param == "sql" else MemoryStore()
+    yield opened
+    await opened.aclose()
+
+
+async def test_what_was_added_is_read_back_whole(store: Store) -> None:
+    sandbox = made(
+        1,
+        expires_at=NOON + timedelta(hours=1),
+        ttl_seconds=3600,
+        name="web",
+        metadata={"run": "a'b\"c\nd", "ключ": "wert"},
+    )
+    assert await store.add(sandbox) == sandbox
+    assert await store.get(sandbox.id) == sandbox
+
+
+async def test_a_sandbox_nobody_added_is_none(store: Store) -> None:
+    assert await store.get(SandboxId("sbx-none")) is None
+
+
+async def test_a_move_from_a_state_it_saw_changes_state_and_facts(store: Store) -> None:
+    await store.add(made(1))
+    moved = await store.move(made(1).id, {State.CREATING}, State.RUNNING, NOON, {"boot_ms": 88, "memory_mb": 256})
+    assert moved == made(1, state=State.RUNNING, boot_ms=88, memory_mb=256)
+    assert await store.get(made(1).id) == moved
+
+
+async def test_a_move_from_another_state_changes_nothing(store: Store) -> None:
+    await store.add(made(1))
+    assert await store.move(made(1).id, {State.RUNNING}, State.FAILED, NOON, {"reason": "no"}) is None
+    assert await store.get(made(1).id) == made(1)
+
+
+async def test_a_move_of_nobody_is_none(store: Store) -> None:
+    assert await store.move(SandboxId("sbx-none"), {State.RUNNING}, State.FAILED, NOON) is None
+
+
+async def test_of_many_moves_from_one_state_one_succeeds(store: Store) -> None:
+    await store.add(made(1, state=State.RUNNING))
+    moves = [store.move(made(1).id, {State.RUNNING}, State.DELETING, NOON) for _ in range(8)]
+    assert sum(moved is not None for moved in await asyncio.gather(*moves)) == 1
+
+
+async def test_a_name_is_taken_while_its_sandbox_lives(store: Store) -> None:
+    await store.add(made(1, name="web"))
+    with pytest.raises(Conflict, match="web"):
+        await store.add(made(2, name="web"))
+    assert await store.get(made(2).id) is None
+    await store.add(made(3, name="web", workspace=WorkspaceId("other")))
+    await store.move(made(1).id, {State.CREATING}, State.DELETED, NOON)
+    await store.add(made(4, name="web"))
+
+
+async def test_a_refused_name_leaves_its_claim_free(store: Store) -> None:
+    await store.add(made(1, name="web"))
+    with pytest.raises(Conflict):
+        await store.add(made(2, name="web"), Claim("k", "d"))
+    assert await store.claimed(HERE, Claim("k", "d")) is None
+
+
+async def test_the_same_claim_gives_the_earlier_sandbox(store: Store) -> None:
+    first = await store.add(made(1), Claim("k", "d"))
+    assert await store.add(made(2), Claim("k", "d")) == first
+    assert await store.get(made(2).id) is None
+    assert await store.claimed(HERE, Claim("k", "d")) == first
+
+
+async def test_of_many_adds_with_one_claim_one_is_recorded(store: Store) -> None:
+    adds = [store.add(made(number), Claim("k", "d")) for number in range(8)]
+    assert len({sandbox.id for sandbox in await asyncio.gather(*adds)}) == 1
+    assert len(await store.living()) == 1
+
+
+async def test_a_key_with_another_digest_is_a_conflict(store: Store) -> None:
+    await store.add(made(1), Claim("k", "d"))
+    with pytest.raises(Conflict, match=made(1).id):
+        await store.add(made(2), Claim("k", "other"))
+    with pytest.raises(Conflict, match="'k'"):
+        await store.claimed(HERE, Claim("k", "other"))
+
+
+async def test_a_key_means_nothing_in_another_workspace(store: Store) -> None:
+    await store.add(made(1), Claim("k", "d"))
+    other = made(2, workspace=WorkspaceId("other"))
+    assert await store.claimed(other.workspace, Claim("k", "x")) is None
+    assert await store.add(other, Claim("k", "x")) == other
+
+
+async def test_a_claim_is_free_again_once_its_sandbox_never_came_to_be(store: Store) -> None:
+    await store.add(made(1), Claim("k", "d"))
+    await store.move(made(1).id, {State.CREATING}, State.DELETED, NOON)
+    assert await store.claimed(HERE, Claim("k", "d")) is None
+    assert await store.add(made(2), Claim("k", "d2")) == made(2)
+
+
+async def test_a_claim_stays_held_after_its_sandbox_ran_and_was_deleted(store: Store) -> None:
+    await store.add(made(1), Claim("k", "d"))
+    await store.move(made(1).id, {State.CREATING}, State.RUNNING, NOON, {"boot_ms": 1})
+    await store.move(made(1).id, {State.RUNNING}, State.DELETED, NOON)
+    held = await store.claimed(HERE, Claim("k", "d"))
+    assert held is not None
+    assert held.state is State.DELETED
+
+
+async def test_a_page_lists_the_living_newest_first(store: Store) -> None:
+    for number in range(5):
+        await store.add(made(number))
+    await store.add(made(9, workspace=WorkspaceId("other")))
+    await store.move(made(2).id, {State.CREATING}, State.DELETED, NOON)
+    assert [one.id for one in await store.page(Listing(HERE))] == [made(n).id for n in (4, 3, 1, 0)]
+
+
+async def test_pages_join_into_the_whole_list_even_where_times_are_equal(store: Store) -> None:
+    for number in range(7):
+        await store.add(made(number, created_at=NOON + timedelta(seconds=number // 3)))
+    seen: list[SandboxId] = []
+    after: Position | None = None
+    while page := await store.page(Listing(HERE, limit=2, after=after)):
+        seen += [one.id for one in page]
+        after = Position(page[-1].created_at, page[-1].id)
+    assert seen == [made(n).id for n in (6, 5, 4, 3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        (Listing(HERE, metadata={"run": "1"}), [1, 0]),
+        (Listing(HERE, metadata={"run": "1", 'odd."key': "%_'"}), [1]),
+        (Listing(HERE, metadata={"run": "nothing"}), []),
+        (Listing(HERE, state=State.RUNNING), [2]),
+        (Listing(HERE, state=State.DELETED), []),
+    ],
+)
+async def test_a_listing_filters_by_state_and_metadata(store: Store, listing: Listing, expected: list[int]) -> None:
+    await store.add(made(0, metadata={"run": "1"}))
+    await store.add(made(1, metadata={"run": "1", 'odd."key': "%_'"}))
+    await store.add(made(2, state=State.RUNNING))
+    assert [one.id for one in await store.page(listing)] == [made(n).id for n in expected]
+
+
+async def test_living_leaves_out_only_the_deleted(store: Store) -> None:
+    for number, state in enumerate(State):
+        await store.add(made(number, state=state, workspace=WorkspaceId(f"w{number}")))
+    assert {one.state for one in await store.living()} == set(State) - {State.DELETED}
+
+
+async def test_an_expiry_can_be_set_and_taken_away(store: Store) -> None:
+    await store.add(made(1))
+    end = NOON + timedelta(seconds=5)
+    assert await store.set_expiry(made(1).id, end, 5) == made(1, expires_at=end, ttl_seconds=5)
+    assert await store.set_expiry(made(1).id, None, None) == made(1)
+
+
+@pytest.mark.parametrize("state", [State.DELETING, State.DELETED])
+async def test_an_expiry_is_not_set_on_what_is_going(store: Store, state: State) -> None:
+    await store.add(made(1, state=state))
+    assert await store.set_expiry(made(1).id, NOON, 5) is None
+    assert await store.get(made(1).id) == made(1, state=state)
+
+
+async def test_due_are_settled_sandboxes_past_their_end_earliest_first(store: Store) -> None:
+    for number, state in enumerate([State.RUNNING, State.FAILED, State.CREATING, State.DELETING, State.DELETED]):
+        await store.add(made(number, state=state, expires_at=NOON - timedelta(seconds=number)))
+    await store.add(made(7, state=State.RUNNING, expires_at=NOON + timedelta(microseconds=1)))
+    await store.add(made(8, state=State.RUNNING))
+    assert [one.id for one in await store.due(NOON, 10)] == [made(1).id, made(0).id]
+    assert [one.id for one in await store.due(NOON, 1)] == [made(1).id]
+
+
+async def test_the_next_expiry_is_the_earliest_of_the_settled(store: Store) -> None:
+    assert await store.next_expiry() is None
+    await store.add(made(1, state=State.CREATING, expires_at=NOON))
+    assert await store.next_expiry() is None
+    for number in (5, 3, 4):
+        await store.add(made(number, state=State.RUNNING, expires_at=NOON + timedelta(seconds=number)))
+    assert await store.next_expiry() == NOON + timedelta(seconds=3)
+
+
+async def test_forgetting_drops_old_deleted_sandboxes_with_their_claims_and_nothing_else(store: Store) -> None:
+    for number in range(3):
+        claim = Claim(f"k{number}", "d")
+        await store.add(made(number, state=State.RUNNING, boot_ms=1, metadata={"run": "1"}), claim)
+    await store.move(made(0).id, {State.RUNNING}, State.DELETED, NOON)
+    await store.move(made(1).id, {State.RUNNING}, State.DELETED, NOON + timedelta(seconds=1))
+    assert await store.forget(NOON + timedelta(seconds=1)) == 1
+    assert await store.get(made(0).id) is None
+    assert await store.claimed(HERE, Claim("k0", "other")) is None
+    for number in (1, 2):
+        assert await store.get(made(number).id) is not None
+        assert await store.claimed(HERE, Claim(f"k{number}", "d")) is not None
+
+
+async def test_closing_twice_is_fine(store: Store) -> None:
+    await store.aclose()

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torpor.kit.proc import Child, ProgramFailed, ProgramMissing, run
+from torpor.kit.sockets import connect_to, listen_at
+
+
+async def test_a_program_run_to_its_end_gives_its_output_and_logs_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert await run(["sh", "-c", "echo out; echo err >&2"], log=log) == "out\nerr\n"
+    assert "out\nerr\n" in log.read_text()
+
+
+async def test_a_program_that_fails_is_reported_with_its_words_and_code() -> None:
+    with pytest.raises(ProgramFailed, match="ended with code 3: broken") as caught:
+        await run(["sh", "-c", "echo broken; exit 3"])
+    assert caught.value.code == 3
+
+
+async def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(ProgramMissing, match="no-such-program"):
+        await run(["no-such-program"])
+
+
+async def test_a_cancelled_run_leaves_no_process(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    running = asyncio.ensure_future(run(["sh", "-c", 'echo $$ > "$1"; exec sleep 1000', "x", str(pipe)]))
+    pid = int(await asyncio.to_thread(pipe.read_text))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_a_child_tells_its_end_and_its_code() -> None:
+    child = Child(["sh", "-c", "exit 7"])
+    await child.gone.wait()
+    assert child.code == 7
+    child.signal(signal.SIGTERM)  # to one that has ended: nothing happens
+    await child.kill()
+
+
+async def test_a_killed_child_is_gone_when_kill_returns() -> None:
+    child = Child(["sleep", "1000"])
+    await child.kill()
+    assert child.code == -signal.SIGKILL
+    assert not Path(f"/proc/{child.pid}").exists()
+
+
+async def test_a_child_s_words_go_to_its_file(tmp_path: Path) -> None:
+    child = Child(["sh", "-c", "echo hello; echo world >&2"], output=tmp_path / "log")
+    await child.gone.wait()
+    assert (tmp_path / "log").read_text() == "hello\nworld\n"
+
+
+def test_a_child_does_not_outlive_its_owner() -> None:
+    script = """
+import asyncio, os, signal
+from torpor.kit.proc import Child
+async def main():
+    child = Child(["sh", "-c", "echo $$; exec sleep 1000"], output=None)
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    owner = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert owner.returncode == -signal.SIGKILL, owner.stderr
+    pid = int(owner.stdout)
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    assert select.select([process], [], [], 10)[0], "the child outlived its owner"
+    os.close(process)
+
+
+def test_sockets_work_at_paths_longer_than_an_address_holds(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30) / ("longer" * 20)
+    folder.mkdir(parents=True)
+    path = folder / "agent.sock"
+    with listen_at(path) as listener, connect_to(path) as ours:
+        theirs, _ = listener.accept()
+        with theirs:
+            ours.sendall(b"hi")
+            assert theirs.recv(2) == b"hi"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_connecting_to_nobody_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        connect_to(tmp_path / "nobody.sock")

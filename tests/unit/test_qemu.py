@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from torpor.errors import Unsupported
+from torpor.vmm.driver import Disk, Hardware
+from torpor.vmm.qemu import probe
+from torpor.vmm.qemu.argv import Descriptors, kvm, qemu_argv, tcg
+from torpor.vmm.qemu.console import CHUNK_BYTES, Console, read_console
+from torpor.vmm.qemu.driver import qemu_version
+from torpor.vmm.qemu.tsc import _from_cpuinfo, tsc_khz
+
+HARDWARE = Hardware(
+    cpu=1,
+    memory_mib=256,
+    kernel=Path("/k/vmlinuz"),
+    initrd=Path("/k/initrd"),
+    command_line="quiet",
+    disks=(Disk(Path("/i/root.img"), Path("/s/disk.qcow2")), Disk(Path("/i/runtime.img"))),
+)
+
+
+def option(argv: list[str], name: str) -> list[str]:
+    return [argv[index + 1] for index, word in enumerate(argv) if word == name]
+
+
+def test_a_load_maps_its_memory_image_without_the_right_to_write_it() -> None:
+    argv = qemu_argv("qemu", tcg(2_000_000), HARDWARE, Path("/t/memory"), Descriptors(3, 4, 5, 6))
+    (memory,) = option(argv, "-object")
+    assert memory == "memory-backend-file,id=ram,size=256M,mem-path=/t/memory,share=off,readonly=on,rom=off"
+    assert option(argv, "-incoming") == ["fd:6"]
+
+
+def test_a_boot_shares_its_memory_image_and_loads_nothing() -> None:
+    argv = qemu_argv("qemu", tcg(2_000_000), HARDWARE, Path("/t/mem,ory"), Descriptors(3, 4, 5))
+    assert option(argv, "-object")[0].endswith("mem-path=/t/mem,,ory,share=on")
+    assert option(argv, "-incoming") == []
+
+
+def test_emulated_kernels_are_told_the_rate_of_the_time_stamp_counter() -> None:
+    argv = qemu_argv("qemu", tcg(2_596_146), HARDWARE, Path("/m"), Descriptors(3, 4, 5))
+    assert option(argv, "-append") == ["quiet tsc_early_khz=2596146 lpj=10384584 no_timer_check"]
+    assert "tsc_early_khz" not in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-append")[0]
+
+
+def test_only_the_overlay_is_writable() -> None:
+    nodes = [json.loads(text) for text in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-blockdev")]
+    assert [node["node-name"] for node in nodes] == ["disk0-image", "disk0", "disk1"]
+    assert nodes[0]["read-only"]
+    assert nodes[0]["file"]["read-only"]
+    assert nodes[1]["file"]["filename"] == "/s/disk.qcow2"
+    assert "read-only" not in nodes[1]
+    assert nodes[2]["read-only"]
+
+
+def test_qemu_may_not_start_programs_or_gain_rights() -> None:
+    (filter_,) = option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-sandbox")
+    assert {"on", "spawn=deny", "elevateprivileges=deny"} <= set(filter_.split(","))
+
+
+def test_the_counter_s_rate_is_read_from_cpuinfo_where_the_kernel_does_not_tell() -> None:
+    assert _from_cpuinfo("processor\t: 0\ncpu MHz\t\t: 2596.146\n") == 2_596_146
+    assert _from_cpuinfo("processor\t: 0\n") is None
+    assert tsc_khz() > 100_000
+
+
+async def test_a_missing_qemu_is_named_with_the_package_that_mends_it() -> None:
+    with pytest.raises(Unsupported, match="not installed") as caught:
+        await qemu_version("qemu-system-none")
+    assert "qemu-system-x86" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("says", "complaint"), [("QEMU emulator version 7.2.22 (Debian)", "too old"), ("hello", "nothing this program")]
+)
+async def test_an_unfit_qemu_is_refused(tmp_path: Path, says: str, complaint: str) -> None:
+    program = tmp_path / "qemu"
+    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.chmod(0o755)
+    with pytest.raises(Unsupported, match=complaint):
+        await qemu_version(str(program))
+
+
+async def test_a_flooded_console_keeps_its_newest_part_within_bounds(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    console = Console(ours, tmp_path / "console.log")
+    line = b"x" * 1023 + b"\n"
+    theirs.setblocking(False)
+    loop = asyncio.get_running_loop()
+    for _ in range(3 * CHUNK_BYTES // len(line)):
+        await loop.sock_sendall(theirs, line)
+    await loop.sock_sendall(theirs, b"the end\n")
+    theirs.close()
+    while not read_console(tmp_path / "console.log").endswith(b"the end\n"):
+        await asyncio.sleep(0)
+    console.close()
+    console.close()
+    assert CHUNK_BYTES <= len(read_console(tmp_path / "console.log")) <= 2 * CHUNK_BYTES
+
+
+def test_a_console_that_never_spoke_reads_as_nothing(tmp_path: Path) -> None:
+    assert read_console(tmp_path / "console.log") == b""
+
+
+def a_qemu(folder: Path, script: str) -> str:
+    program = folder / "fake-qemu"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    device = tmp_path / "kvm"
+    device.touch()
+    monkeypatch.setattr(probe, "_DEVICE", device)
+    monkeypatch.setattr(probe, "_PATIENCE_S", 1.0)
+    return device
+
+
+BOOT = (Path("/images/kernel-1/vmlinuz"), Path("/images/kernel-1/probe"))
+
+
+@pytest.mark.parametrize(
+    ("script", "accelerator", "why"),
+    [
+        (f"echo {probe.MARK}", "kvm", "a guest boots with it"),
+        ("echo 'error: failed to set MSR 0x38d'; kill -ABRT $$", "tcg", "failed to set MSR"),
+        ("echo Kernel panic", "tcg", "kernel dies"),
+        ("exec sleep 1000", "tcg", "did not come up"),
+    ],
+)
+async def test_kvm_is_used_only_where_a_guest_boots_with_it(
+    tmp_path: Path, device: Path, script: str, accelerator: str, why: str
+) -> None:
+    verdict = await probe.decide("auto", a_qemu(tmp_path, script), "10.0", BOOT, tmp_path / "memo")
+    assert verdict.accelerator == accelerator
+    assert why in verdict.why
+
+
+async def test_the_verdict_is_remembered_for_the_same_host_qemu_and_kernel_only(tmp_path: Path, device: Path) -> None:
+    works, fails = a_qemu(tmp_path, f"echo {probe.MARK}"), tmp_path / "never-started"
+    memo = tmp_path / "memo"
+    assert (await probe.decide("auto", works, "10.0", BOOT, memo)).accelerator == "kvm"
+    assert (await probe.decide("auto", str(fails), "10.0", BOOT, memo)).accelerator == "kvm"
+    a_qemu(tmp_path, "exit 1")
+    assert (await probe.decide("auto", works, "10.1", BOOT, memo)).accelerator == "tcg"
+
+
+async def test_without_a_device_or_by_configuration_nothing_is_started(tmp_path: Path, device: Path) -> None:
+    never = str(tmp_path / "never-started")
+    assert (await probe.decide("kvm", never, "10.0", BOOT, tmp_path / "memo")).accelerator == "kvm"
+    device.unlink()
+    verdict = await probe.decide("auto", never, "10.0", BOOT, tmp_path / "memo")
+    assert (verdict.accelerator, verdict.why) == ("tcg", "this host has no /dev/kvm")
+
+
+def test_a_damaged_memo_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "memo").write_text("{")
+    assert probe.recall(tmp_path / "memo") is None
