@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from torpor.kit import files
 
 
@@ -24,9 +25,14 @@ def test_a_draft_that_fails_leaves_the_published_folder_as_it_was(tmp_path: Path
     target = tmp_path / "template"
     with files.draft_folder(target) as draft:
         (draft / "manifest").write_text("one")
-    with pytest.raises(RuntimeError), files.draft_folder(target) as draft:
-        (draft / "manifest").write_text("two")
-        raise RuntimeError
+
+    def fail() -> None:
+        with files.draft_folder(target) as draft:
+            (draft / "manifest").write_text("two")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert (target / "manifest").read_text() == "one"
     assert names(tmp_path) == {"template"}
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from torpor.kit.proc import Child, ProgramFailed, ProgramMissing, run
 from torpor.kit.sockets import connect_to, listen_at
 

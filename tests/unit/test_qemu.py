@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from torpor.errors import Unsupported
 from torpor.vmm.driver import Disk, Hardware
 from torpor.vmm.qemu import probe
@@ -44,11 +45,16 @@ def test_a_boot_shares_its_memory_image_and_loads_nothing() -> None:
 def test_emulated_kernels_are_told_the_rate_of_the_time_stamp_counter() -> None:
     argv = qemu_argv("qemu", tcg(2_596_146), HARDWARE, Path("/m"), Descriptors(3, 4, 5))
     assert option(argv, "-append") == ["quiet tsc_early_khz=2596146 lpj=10384584 no_timer_check"]
-    assert "tsc_early_khz" not in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-append")[0]
+    assert (
+        "tsc_early_khz" not in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-append")[0]
+    )
 
 
 def test_only_the_overlay_is_writable() -> None:
-    nodes = [json.loads(text) for text in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-blockdev")]
+    nodes = [
+        json.loads(text)
+        for text in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-blockdev")
+    ]
     assert [node["node-name"] for node in nodes] == ["disk0-image", "disk0", "disk1"]
     assert nodes[0]["read-only"]
     assert nodes[0]["file"]["read-only"]
@@ -95,10 +101,9 @@ async def test_a_flooded_console_keeps_its_newest_part_within_bounds(tmp_path: P
         await loop.sock_sendall(theirs, line)
     await loop.sock_sendall(theirs, b"the end\n")
     theirs.close()
-    while not read_console(tmp_path / "console.log").endswith(b"the end\n"):
-        await asyncio.sleep(0)
+    await console.ended.wait()
     console.close()
-    console.close()
+    assert read_console(tmp_path / "console.log").endswith(b"the end\n")
     assert CHUNK_BYTES <= len(read_console(tmp_path / "console.log")) <= 2 * CHUNK_BYTES
 
 

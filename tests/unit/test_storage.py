@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
 from torpor.errors import Failed, NotFound, SnapshotCorrupt, Unsupported
 from torpor.model.ids import TemplateName
 from torpor.model.template import Fingerprint, Template

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from torpor.cli import cp, doctor, exec, output, sandbox, serve, shell, template, up, version
-from torpor.errors import TorporError
+from torpor.errors import InvalidRequest, TorporError
 
 EPILOG = "Everything starts with a server: `torpor up`. Then: `torpor create agent`, `torpor exec ID 'uname -a'`."
 
@@ -49,7 +49,7 @@ app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code: 0, 1 for an error, 2 for a wrong use, 130 for Ctrl-C, or its own."""
     try:
-        outcome = app(list(arguments), standalone_mode=False)
+        outcome = app(list(arguments), prog_name="torpor", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
@@ -70,5 +70,5 @@ def _misused(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         output.say(error.format_message())
         return 2
-    output.complain(error.format_message(), f"see `{command} --help`")
+    output.fail(InvalidRequest(error.format_message(), hint=f"see `{command} --help`"))
     return 2

@@ -27,9 +27,7 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
     sandbox: SandboxName,
     command: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[--] COMMAND...", help="One word is run by a shell, several as they are.", show_default=False
-        ),
+        typer.Argument(metavar="COMMAND", help="One word is run by a shell, several as they are.", show_default=False),
     ],
     *,
     timeout: Annotated[

@@ -34,7 +34,7 @@ SandboxName = Annotated[
     str, typer.Argument(metavar="ID", help="A sandbox's id or name.", autocompletion=_complete_id, show_default=False)
 ]
 TemplateName = Annotated[
-    str, typer.Argument(metavar="[TEMPLATE]", help="The template to start from.", autocompletion=_complete_template)
+    str, typer.Argument(metavar="TEMPLATE", help="The template to start from.", autocompletion=_complete_template)
 ]
 Home = Annotated[
     Path | None,

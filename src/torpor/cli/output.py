@@ -172,7 +172,7 @@ def complain(message: str, hint: str | None = None) -> None:
     """Print `error: sentence. hint` on stderr, red where a person looks."""
     start = "\x1b[1;31merror:\x1b[0m" if is_watched() and _has_colour() else "error:"
     line = " ".join(message.split()).rstrip(".")
-    sys.stderr.write(f"{start} {line}." + (f" {hint[:1].upper()}{hint[1:]}." if hint else "") + "\n")
+    sys.stderr.write(f"{start} {line}." + (f" {hint}" if hint else "") + "\n")
 
 
 def gone() -> int:

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torpor.kit.files import write_whole
 from torpor.sdk.settings import SERVER_FILE
 
 
@@ -26,10 +27,7 @@ class Record:
 
     def write(self, home: Path) -> None:
         """Put the record where clients look, whole or not at all."""
-        draft = home / f".{SERVER_FILE}.{os.getpid()}"
-        draft.write_text(json.dumps(asdict(self)) + "\n")
-        draft.chmod(0o644)
-        draft.replace(home / SERVER_FILE)
+        write_whole(home / SERVER_FILE, json.dumps(asdict(self)).encode() + b"\n")
 
 
 def own(url: str) -> Record:

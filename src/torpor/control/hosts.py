@@ -25,7 +25,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ByteSource:
-    """Bytes on their way out: `size` in all, None where it is not known; `chunks` can be read once, while it is open."""
+    """Bytes on their way out: `size` in all (None: not known), `chunks` to be read once, while the source is open."""
 
     size: int | None
     chunks: AsyncIterator[bytes]
@@ -63,8 +63,8 @@ class HostClient:
     async def exec(self, sandbox_id: str, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[frames.Frame]]:
         """Run a command while the block lasts; leaving it kills a command that still runs.
 
-        Yields the frames STDOUT and STDERR, and EXIT as the last. An ERROR frame is raised, and a stream that ends without
-        either raises OutcomeUnknown.
+        Yields the frames STDOUT and STDERR, and EXIT as the last. An ERROR frame is raised, and a stream that ends
+        without either raises OutcomeUnknown.
         """
         async with self._open("POST", f"/incarnations/{sandbox_id}/exec", body=order, patience=None) as response:
             yield _to_exit(response)

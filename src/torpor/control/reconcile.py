@@ -1,6 +1,7 @@
 """Compares what is recorded with what lives on the host, and mends the difference.
 
-Level-triggered: it looks at how things stand, never at what happened, so it may run at any time and as often as it likes.
+Level-triggered: it looks at how things stand, never at what happened, so it may run at any time and as often as it
+likes.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def decide(sandbox: Sandbox | None, found: Incarnation | None) -> Verdict:
 async def reconcile(plane: Plane) -> int:
     """Mend every difference there is now, and return how many there were.
 
-    Sandboxes with a passage under way are left to it. What cannot be mended is logged and left for the next time. Raises
-    HostUnreachable if the host cannot be asked.
+    Sandboxes with a passage under way are left to it. What cannot be mended is logged and left for the next time.
+    Raises HostUnreachable if the host cannot be asked.
     """
     recorded = {sandbox.id: sandbox for sandbox in await plane.store.living()}
     found = await plane.host.incarnations()
@@ -79,8 +80,9 @@ async def reconcile_one(plane: Plane, sandbox_id: SandboxId) -> None:
         found = (await plane.host.incarnations()).get(sandbox_id)
         verdict = decide(sandbox, found)
         if verdict is not Verdict.NOTHING:
-            state = sandbox.state.value if sandbox is not None else None
-            _log.info("mending", sandbox=sandbox_id, recorded=state, alive=bool(found and found.alive), verdict=verdict.value)
+            recorded = sandbox.state.value if sandbox is not None else None
+            alive = found is not None and found.alive
+            _log.info("mending", sandbox=sandbox_id, recorded=recorded, alive=alive, verdict=verdict.value)
             await _mend(plane, sandbox_id, sandbox, found)
 
 

@@ -53,18 +53,14 @@ def host_app(host: Host) -> Starlette:
         Route("/host/v1/templates", api.templates, methods=["GET"]),
         Route("/host/v1/templates/{name}", api.remove_template, methods=["DELETE"]),
     ]
-    return Starlette(routes=routes, exception_handlers={TorporError: _error, Exception: _bug})
+    return Starlette(routes=routes, exception_handlers={TorporError: _error, Exception: _error})
 
 
-async def _error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, TorporError)
+async def _error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, TorporError):
+        _log.error("a request failed in a way nobody foresaw", path=request.url.path, exc_info=error)
+        error = OutcomeUnknown("the host agent failed in a way it does not know", hint="see the server's log")
     return JSONResponse(to_body(error).model_dump(), status_code=status_of(error))
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    _log.error("a request failed in a way nobody foresaw", path=request.url.path, exc_info=error)
-    unknown = OutcomeUnknown("the host agent failed in a way it does not know", hint="see the server's log")
-    return JSONResponse(to_body(unknown).model_dump(), status_code=status_of(unknown))
 
 
 class _Api:

@@ -52,12 +52,13 @@ def _silent(_event: BuildEvent) -> None:
 
 
 async def build_template(home: Path, name: str, *, force: bool = False, report: Report = _silent) -> TemplateView:
-    """Bake the template `name` in a data directory and return it; one whose inputs are unchanged is reused unless `force`.
+    """Bake the template `name` in a data directory and return it.
 
-    With `force` the root file system is made anew too, from what the archive has now. Raises InvalidRequest (unknown
-    name), Forbidden (not root), Unsupported (a tool or package is missing; the hint names it), Busy (another bake
-    runs), BootFailed, Failed. Whatever fails, an older template of the name stays as it was. The log is
-    `logs/bake-<name>.log`.
+    One whose inputs are unchanged is reused unless `force`, which also makes the root file system anew, from what the
+    archive has now. Whatever fails, an older template of the name stays as it was. The log is `logs/bake-<name>.log`.
+
+    Raises InvalidRequest (unknown name), Forbidden (not root), Unsupported (a tool or package is missing; the hint
+    names it), Busy (another bake runs), BootFailed, Failed.
     """
     recipe = _recipe(name)
     if os.geteuid() != 0:

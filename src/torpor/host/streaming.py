@@ -20,7 +20,7 @@ class Stream(Response):
         self._chunks = chunks
         del self.headers["content-length"]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         async with aclosing(self._chunks):
             first = await anext(self._chunks, b"")
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -12,8 +12,9 @@ from torpor.errors import InvalidRequest
 # Large enough that the cost of a piece does not show, small enough that a few of them in flight are nothing.
 PIECE_BYTES = 512 * 1024
 
-Source = str | bytes | bytearray | memoryview | IO[bytes] | IO[str] | Iterable[bytes | str]
-AsyncSource = Source | AsyncIterable[bytes | str]
+Piece = str | bytes | bytearray | memoryview
+Source = Piece | IO[bytes] | IO[str] | Iterable[Piece]
+AsyncSource = Source | AsyncIterable[Piece]
 
 
 class Body:
@@ -114,7 +115,7 @@ def _read(source: IO[bytes] | IO[str]) -> Iterator[bytes]:
         yield _encoded(piece)
 
 
-def _joined(source: Iterable[bytes | str]) -> Iterator[bytes]:
+def _joined(source: Iterable[Piece]) -> Iterator[bytes]:
     held = io.BytesIO()
     for item in source:
         held.write(_encoded(item))
@@ -125,7 +126,7 @@ def _joined(source: Iterable[bytes | str]) -> Iterator[bytes]:
         yield held.getvalue()
 
 
-async def _encoded_async(source: AsyncIterable[bytes | str]) -> AsyncIterable[bytes]:
+async def _encoded_async(source: AsyncIterable[Piece]) -> AsyncIterable[bytes]:
     async for item in source:
         yield _encoded(item)
 

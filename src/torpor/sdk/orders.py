@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
-
-from pydantic import BaseModel, Field
 
 from torpor.errors import InvalidRequest
 from torpor.sdk.foreign import checked
-from torpor.wire.public import MAX_TTL_SECONDS, CreateSandbox, Strict
+from torpor.wire.public import CreateSandbox, LifecycleChange
 
 DEFAULT_TTL_SECONDS = 3600
 
@@ -28,23 +25,9 @@ def creation(**fields: Any) -> bytes:
     return checked(CreateSandbox, **given).model_dump_json(exclude_none=True).encode()
 
 
-class NewTtl(Strict):
-    """`PATCH .../lifecycle`."""
-
-    ttl_seconds: int = Field(ge=1, le=MAX_TTL_SECONDS)
-
-
-class Lifetime(BaseModel):
-    """The answer to it, and to `GET .../lifecycle`."""
-
-    ttl_seconds: int | None = None
-    persistent: bool = False
-    expires_at: datetime | None = None
-
-
 def new_ttl(seconds: int) -> bytes:
     """Return the body of a change of the ttl. Raises InvalidRequest."""
-    return checked(NewTtl, ttl_seconds=seconds).model_dump_json().encode()
+    return checked(LifecycleChange, ttl_seconds=seconds).model_dump_json(exclude_none=True).encode()
 
 
 def filters(

@@ -83,7 +83,7 @@ def _recorded_url(home: Path) -> str:
         record = json.loads(path.read_text())
         return str(record["url"])
     except FileNotFoundError as error:
-        raise HostUnreachable(f"no Torpor server has run here: there is no {path}", hint=START_HINT) from error
+        raise HostUnreachable(f"no Torpor server runs here: there is no {path}", hint=START_HINT) from error
     except OSError as error:
         raise HostUnreachable(
             f"no Torpor server can be found: {path} cannot be read ({error.strerror})",

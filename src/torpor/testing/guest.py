@@ -1,8 +1,9 @@
 """A guest that exists in memory only: a handful of commands and a dictionary of files, for `testing/host.py`.
 
 Commands: `true`, `false`, `echo`, `cat`, `pwd`, `printenv`, `id`, `sleep N`, `blob N` (N bytes "a" to stdout),
-`raw HEX ...` (each HEX as one chunk to stdout), `hang` (ends only by being killed), and `/bin/sh -c` with these joined by
-`;` or `&&`, with `$NAME`, `exit N`, `kill -9 $$` and `>&2`. Files below `/zeros/N` read as N zero bytes; `/dev/null` takes anything.
+`raw HEX ...` (each HEX as one chunk to stdout), `hang` (ends only by being killed), and `/bin/sh -c` with these joined
+by `;` or `&&`, with `$NAME`, `exit N`, `kill -9 $$` and `>&2`. Files below `/zeros/N` read as N zero bytes; `/dev/null`
+takes anything.
 """
 
 from __future__ import annotations

@@ -76,6 +76,23 @@ class SandboxPage(BaseModel):
     next_cursor: str | None = None
 
 
+class Lifecycle(BaseModel):
+    """`GET .../lifecycle`: how long a sandbox lives. `idle_seconds` is None: idleness does not end it."""
+
+    ttl_seconds: int | None
+    persistent: bool
+    idle_seconds: int | None = None
+    expires_at: datetime | None
+
+
+class LifecycleChange(Strict):
+    """`PATCH .../lifecycle`: a new ttl, counted from now, or `persistent`, which means no end."""
+
+    ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
+    persistent: bool | None = None
+    idle_seconds: int | None = Field(default=None, ge=1)
+
+
 class ExecCommand(Strict):
     """`POST .../exec` and `.../exec/stream`.
 
@@ -169,6 +186,12 @@ class TemplateList(BaseModel):
     """`GET /v1/templates`."""
 
     items: list[TemplateView]
+
+
+class Me(BaseModel):
+    """`GET /v1/me`: whom the key belongs to."""
+
+    workspace: str
 
 
 class Version(BaseModel):

@@ -54,8 +54,8 @@ class Watched(Response):
         headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store")]
         if size is not None:
             headers.append((b"content-length", str(size).encode()))
-        self._begun = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._begun = True
 
     async def _conclude(self, working: asyncio.Task[None], scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -88,8 +88,8 @@ class Piped(Watched):
 class Patient(Watched):
     """A command's collected result.
 
-    If it takes longer than PATIENCE_S, the answer begins as a success, padded with spaces every BEAT_S until the JSON is
-    there. A timeout that comes later than that is an exit code 124 with the reason in stderr.
+    If it takes longer than PATIENCE_S, the answer begins as a success, padded with spaces every BEAT_S until the JSON
+    is there. A timeout that comes later than that is an exit code 124 with the reason in stderr.
     """
 
     def __init__(self, clock: Clock, collect: Callable[[], Awaitable[ExecAnswer]]) -> None:

@@ -23,9 +23,9 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class Door:
     """Lets requests through to an application.
 
-    Puts `request_id` into the request's state, and `workspace` for what is below /v1; answers 401 there without the key.
-    Bodies are bounded but for files, which are streamed. What the application raises is logged and answered without a
-    word of its inside.
+    Puts `request_id` into the request's state, and `workspace` for what is below /v1; answers 401 there without the
+    key. Bodies are bounded but for files, which are streamed. What the application raises is logged and answered
+    without a word of its inside.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:

@@ -13,6 +13,12 @@ from starlette.responses import Response
 from torpor import errors
 from torpor.wire.errors import RETRY_AFTER_S, STATUS, ErrorBody, status_of, to_body
 
+_ANYWHERE: tuple[type[errors.TorporError], ...] = (
+    errors.InvalidRequest,
+    errors.Unauthenticated,
+    errors.OutcomeUnknown,
+    errors.Unavailable,
+)
 _UNION_MEMBERS = ("str", "list[str]", "int", "float")
 
 
@@ -78,14 +84,13 @@ def sentence(problem: Mapping[str, Any]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if message.startswith("Input should"):
         return f"{field}{message.removeprefix('Input').replace(' should', ' has to', 1)}"
-    return f"{field}: {message}"
+    return message if message.startswith(f"{field} ") else f"{field}: {message}"
 
 
 def refusals(*classes: type[errors.TorporError]) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of the errors a route may answer with, beside those every route may."""
-    every = (errors.InvalidRequest, errors.Unauthenticated, errors.OutcomeUnknown, errors.Unavailable, *classes)
     said: dict[int | str, dict[str, Any]] = {}
-    for cls in every:
+    for cls in [*_ANYWHERE, *classes]:
         summary = (cls.__doc__ or cls.__name__).strip().splitlines()[0]
         said.setdefault(STATUS[cls], {"model": ErrorBody, "description": summary})
     return said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
@@ -134,13 +134,3 @@ def writer_for(encoding: Literal["text", "base64"]) -> Writer:
 def event(name: str, data: dict[str, Any]) -> bytes:
     """Return one event: its data is a JSON object in ASCII on one line."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
-
-
-def events(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events in a whole stream's text; comments are skipped."""
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))

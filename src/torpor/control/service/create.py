@@ -22,10 +22,10 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 async def create(plane: Plane, workspace: WorkspaceId, wish: CreateWish, key: str | None = None) -> Sandbox:
-    """Bring a new sandbox to life and return it; or, for an idempotency key that was used before, return the earlier one.
+    """Bring a new sandbox to life and return it; for an idempotency key that was used before, return the earlier one.
 
-    If it definitely fails, nothing is left and the key is free again. Raises InvalidRequest, Unsupported, Conflict (name
-    taken, key used for another request, or its sandbox deleted since), and what the host raises.
+    If it definitely fails, nothing is left and the key is free again. Raises InvalidRequest, Unsupported, Conflict
+    (name taken, key used for another request, or its sandbox deleted since), and what the host raises.
     """
     check_supported(wish)
     claim = _claim(wish, key)

@@ -51,14 +51,15 @@ def _stdin(command: ExecCommand) -> str | None:
         return None
     if len(data) > MAX_STDIN_BYTES:
         raise InvalidRequest(
-            f"stdin is {len(data)} bytes, and at most {MAX_STDIN_BYTES} fit into a request", hint="write it to a file first"
+            f"stdin is {len(data)} bytes, and at most {MAX_STDIN_BYTES} fit into a request",
+            hint="write it to a file first",
         )
     return base64.b64encode(data).decode()
 
 
 @asynccontextmanager
 async def execute(plane: Plane, owned: Owned, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
-    """Run a command while the block lasts, and yield its frames: STDOUT and STDERR, then EXIT. Leaving it kills the command.
+    """Run a command while the block lasts and yield its frames, EXIT last; leaving the block kills the command.
 
     Raises as `running` and `noticing_loss` do, and what the host raises.
     """

@@ -1,7 +1,7 @@
 """The gate: the only code that changes a sandbox's state.
 
-One conditional write leads into a passage, one out. A sandbox has at most one passage under way in this process; whoever
-comes second waits for the first to end and then finds what it left.
+One conditional write leads into a passage, one out. A sandbox has at most one passage under way in this process;
+whoever comes second waits for the first to end and then finds what it left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CORRECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Bells:
-    """Signals to the tasks in the background: `expiry`, an end of life may have changed; `truth`, the host is to be asked."""
+    """Signals to the tasks in the background: `expiry`, an end of life may have changed; `truth`, ask the host."""
 
     expiry: asyncio.Event = field(default_factory=asyncio.Event)
     truth: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,7 +111,7 @@ class Gate:
         return sandbox_id in self._turns
 
     async def correct(self, sandbox: Sandbox, to: State, **facts: Unpack[Facts]) -> None:
-        """Record what the host said about a sandbox; to be called in `alone`. Nothing happens if its state has changed."""
+        """Record what the host said about a sandbox, inside `alone`; does nothing if its state has changed."""
         if (sandbox.state, to) not in _CORRECTIONS:
             raise ValueError(f"no passage leads from {sandbox.state} to {to}")
         moved = await shielded(self._store.move(sandbox.id, {sandbox.state}, to, self._clock.now(), facts))

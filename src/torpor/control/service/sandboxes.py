@@ -115,8 +115,8 @@ def state_of(text: str) -> State:
 async def set_life(plane: Plane, owned: Owned, ttl_seconds: int | None, persistent: bool | None) -> Sandbox:
     """Make a sandbox end `ttl_seconds` from now, or never if `persistent`, and return it.
 
-    `persistent` False alone gives one without an end the default ttl, and changes nothing else. Raises InvalidRequest for
-    neither or both, NotFound as `show`, Conflict for a sandbox that is being deleted.
+    `persistent` False alone gives one without an end the default ttl, and changes nothing else. Raises InvalidRequest
+    for neither or both, NotFound as `show`, Conflict for a sandbox that is being deleted.
     """
     if ttl_seconds is None and persistent is None:
         raise InvalidRequest("ttl_seconds or persistent is required")

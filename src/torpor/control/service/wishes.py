@@ -15,7 +15,7 @@ _NOT_YET = "this server cannot do it yet"
 
 
 class CreateWish(CreateSandbox):
-    """`CreateSandbox` with the fields that clients of the full API may send and this server only knows how to refuse."""
+    """`CreateSandbox` and the fields that clients of the full API may send, which this server knows only to refuse."""
 
     # "allow" only to see the names that begin with `checkpoint_`; nothing else reads the unknown ones.
     model_config = ConfigDict(strict=True, extra="allow")

@@ -36,7 +36,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Which living sandboxes of a workspace to list: at most `limit`, having all of `metadata`, in `state`, `after` one."""
+    """Which living sandboxes of a workspace to list: at most `limit`, having all of `metadata`, behind `after`."""
 
     workspace: WorkspaceId
     limit: int = 100
@@ -92,7 +92,7 @@ class Store(Protocol):
         """Return every living sandbox of every workspace, in no order."""
 
     async def due(self, now: datetime, limit: int) -> list[Sandbox]:
-        """Return at most `limit` running or failed sandboxes whose end of life is `now` or earlier, the earliest first."""
+        """Return at most `limit` running or failed sandboxes that should have ended by `now`, the earliest first."""
 
     async def next_expiry(self) -> datetime | None:
         """Return the earliest end of life of a running or failed sandbox, None if none has one."""

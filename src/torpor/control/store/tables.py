@@ -67,8 +67,8 @@ sandboxes = Table(
     Column("reason", Text),
 )
 
-# The conditions of the indices. Queries use these very texts: SQLite takes a partial index only where it can see that the
-# query's condition is the index's own, which it cannot if a state is a bound parameter.
+# The conditions of the indices. Queries use these very texts: SQLite takes a partial index only where it can see that
+# the query's condition is the index's own, which it cannot if a state is a bound parameter.
 IS_LIVING = text("state <> 'deleted'")
 IS_DELETED = text("state = 'deleted'")
 IS_MORTAL = text("state IN ('running', 'failed') AND expires_at IS NOT NULL")

@@ -59,7 +59,7 @@ async def _attempt(driver: Driver, images: Images, template: Template, draft: Pa
         guest = await own(undo, connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S))
         cold_boot_ms = round((time.monotonic() - started) * 1000)
         await _warm_up(guest)
-        await guest.quiesce(_QUIESCE_S)
+        await guest.quiesce(timeout_s=_QUIESCE_S)
         await machine.pause()
         await machine.save_state(draft / STATE)
     checksums = {part: sha256_of(draft / part) for part in (MEMORY, STATE, DISK)}

@@ -33,7 +33,7 @@ class AsyncClient:
     silent in one HTTP call, in seconds (default 60); it never cuts a running command short. `retry` says how calls
     that did not get through are tried again.
 
-    Raises HostUnreachable if no server is configured or has run here, Unauthenticated if there is no key for it.
+    Raises HostUnreachable if no server is configured or runs here, Unauthenticated if there is no key for it.
     """
 
     def __init__(

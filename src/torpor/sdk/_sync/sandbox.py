@@ -16,12 +16,12 @@ from torpor.sdk._sync.commands import Commands, encoded_stdin, follow
 from torpor.sdk._sync.filesystem import Filesystem
 from torpor.sdk.foreign import checked, checked_id
 from torpor.sdk.http import Call, patience
-from torpor.sdk.orders import DEFAULT_TTL_SECONDS, Lifetime, creation, filters, new_ttl
+from torpor.sdk.orders import DEFAULT_TTL_SECONDS, creation, filters, new_ttl
 from torpor.sdk.output import Callback, Watchers, require_success
 from torpor.sdk.results import ExecResult, Page, SandboxInfo
 from torpor.sdk.shared import shared_client
 from torpor.sdk.waiting import sync_enterable
-from torpor.wire.public import ExecCommand, SandboxPage, SandboxView
+from torpor.wire.public import ExecCommand, Lifecycle, SandboxPage, SandboxView
 
 
 class Sandbox:
@@ -219,7 +219,7 @@ class Sandbox:
     def set_ttl(self, seconds: int) -> SandboxInfo:
         """Let it end `seconds` from now, whatever its ttl was. Raises InvalidRequest for less than a second."""
         call = Call("PATCH", f"{self._path}/lifecycle", content=new_ttl(seconds))
-        told = self._client.fetch_as(Lifetime, call)
+        told = self._client.fetch_as(Lifecycle, call)
         self._info = dataclasses.replace(
             self._info, ttl_seconds=told.ttl_seconds, expires_at=told.expires_at, persistent=told.persistent
         )

@@ -11,11 +11,15 @@ CHUNK_BYTES = 512 * 1024
 
 
 class Console:
-    """Copies what arrives on a socket into `path`; a full file becomes `path`.1, replacing the one before."""
+    """Copies what arrives on a socket into `path`; a full file becomes `path`.1, replacing the one before.
+
+    `ended` is set once nothing more will be copied.
+    """
 
     def __init__(self, sock: socket.socket, path: Path) -> None:
         sock.setblocking(False)
         self._sock, self._path = sock, path
+        self.ended = asyncio.Event()
         self._file = path.open("ab", buffering=0)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._read_some)
@@ -42,6 +46,7 @@ class Console:
             self._loop.remove_reader(self._sock)
             self._sock.close()
             self._file.close()
+            self.ended.set()
 
 
 def read_console(path: Path) -> bytes:

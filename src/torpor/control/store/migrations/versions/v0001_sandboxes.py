@@ -62,6 +62,4 @@ def _sandboxes() -> None:
 
 def _partial_index(name: str, columns: list[str], where: str, *, unique: bool = False) -> None:
     condition = sa.text(where)
-    op.create_index(
-        name, "sandboxes", columns, unique=unique, sqlite_where=condition, postgresql_where=condition
-    )
+    op.create_index(name, "sandboxes", columns, unique=unique, sqlite_where=condition, postgresql_where=condition)

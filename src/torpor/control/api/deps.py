@@ -1,0 +1,66 @@
+"""What routes take from a request, each with its check and its place in the OpenAPI description."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+from fastapi.security import HTTPBearer
+from pydantic import AfterValidator
+
+from torpor.control.service.files import MAX_PATH, absolute, octal
+from torpor.control.service.plane import Plane
+from torpor.control.service.sandboxes import Owned
+from torpor.errors import InvalidRequest
+from torpor.model.ids import SandboxId, WorkspaceId
+
+# For the description only: `door.py` has looked at the key before a route is chosen.
+bearer = HTTPBearer(auto_error=False, description="the server's key, in the file `key` in its home directory")
+
+
+def plane_of_app(request: Request) -> Plane:
+    """Return the collaborators of the application that serves this request."""
+    plane: Plane = request.app.state.plane
+    return plane
+
+
+def workspace_of_caller(request: Request) -> WorkspaceId:
+    """Return the workspace whose key the request came with."""
+    workspace: WorkspaceId = request.state.workspace
+    return workspace
+
+
+def owned_by_caller(request: Request, id: Annotated[str, Path(description="a sandbox's id", max_length=64)]) -> Owned:
+    """Return the sandbox in the path as the caller's; whether there is one is for the verb to find out."""
+    return Owned(workspace_of_caller(request), SandboxId(id))
+
+
+def _checked_path(path: str) -> str:
+    try:
+        return absolute(path)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from error
+
+
+def _checked_mode(mode: str | None) -> str | None:
+    try:
+        return octal(mode)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from error
+
+
+ThePlane = Annotated[Plane, Depends(plane_of_app)]
+Workspace = Annotated[WorkspaceId, Depends(workspace_of_caller)]
+TheSandbox = Annotated[Owned, Depends(owned_by_caller)]
+
+GuestPath = Annotated[
+    str,
+    Query(description="an absolute path in the guest", json_schema_extra={"pattern": "^/", "maxLength": MAX_PATH}),
+    AfterValidator(_checked_path),
+]
+Mode = Annotated[
+    str | None,
+    Query(description="permission bits in octal, such as 640", json_schema_extra={"pattern": "^0?[0-7]{1,4}$"}),
+    AfterValidator(_checked_mode),
+]
+GuestUser = Annotated[str | None, Query(description="a user in the guest", min_length=1, max_length=64)]

@@ -1,0 +1,55 @@
+"""Both drivers keep the machine contract: the fake one in memory, and QEMU with a real guest."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from torpor.host.choice import DriverChoice
+from torpor.host.config import HostConfig
+from torpor.host.hardware import hardware_of
+from torpor.model.ids import TemplateName
+from torpor.storage.disks import make_overlay
+from torpor.storage.images import Images
+from torpor.storage.layout import Layout
+from torpor.storage.templates import Templates
+from torpor.testing.vmm import fake_driver
+from torpor.testing.vmm_contract import Rig, VmmContract
+from torpor.vmm.driver import Disk, Hardware
+
+
+class TestFakeDriver(VmmContract):
+    """The fake driver, whose guests speak the agent's protocol."""
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Rig:
+        for name in ("vmlinuz", "initrd", "root.img", "overlay"):
+            (tmp_path / name).write_text(name)
+        hardware = Hardware(
+            cpu=1,
+            memory_mib=64,
+            kernel=tmp_path / "vmlinuz",
+            initrd=tmp_path / "initrd",
+            command_line="quiet",
+            disks=(Disk(tmp_path / "root.img"),),
+        )
+        return Rig(fake_driver(), hardware, tmp_path / "overlay", tmp_path, real=False)
+
+
+@pytest.mark.guest
+class TestQemuDriver(VmmContract):
+    """QEMU, on the images of a baked template."""
+
+    @pytest.fixture(scope="class")
+    def rig(self, template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Rig:
+        return asyncio.run(_qemu_rig(Layout(template_home.resolve()), tmp_path_factory.mktemp("qemu")))
+
+
+async def _qemu_rig(layout: Layout, folder: Path) -> Rig:
+    template = Templates(layout).open(TemplateName("base"))
+    driver = await DriverChoice(HostConfig.from_environment(layout.home), layout)()
+    hardware = hardware_of(Images(layout), template, folder / "unused")
+    await make_overlay(hardware.disks[0].image, folder / "empty.qcow2")
+    return Rig(driver, hardware, folder / "empty.qcow2", folder, real=True)

@@ -1,0 +1,134 @@
+"""The other end of the SDK's connection, as a script: each request is answered by the next line of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+import httpx2
+
+from torpor import AsyncClient, Client, Retry
+from torpor.errors import TorporError
+from torpor.wire.errors import status_of, to_body
+
+
+# Tries as often as the default policy, without the waiting.
+HASTY = Retry(attempts=4, first_delay_s=0.0, longest_delay_s=0.0)
+
+VIEW = {
+    "id": "sbx-0123456789bcdfgh",
+    "template": "base",
+    "status": "running",
+    "cpu": 1,
+    "memory_mb": 512,
+    "disk_gb": 8,
+    "created_at": "2030-01-01T00:00:00Z",
+}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer: its body arrives in these pieces, and breaks after them where `breaks` says so."""
+
+    status: int = 200
+    pieces: tuple[bytes, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+    breaks: Exception | None = None
+
+    def response(self) -> httpx2.Response:
+        """Return it in httpx2's form."""
+        return httpx2.Response(self.status, headers=self.headers, stream=_Cut(*self.pieces, breaks=self.breaks))
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as the server read it."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Script(httpx2.BaseTransport):
+    """Answers in order, and keeps what was asked. A request beyond the script fails the test."""
+
+    answers: list[Reply | Exception]
+    received: list[Received] = field(default_factory=list)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer with the next line."""
+        return self._answer(request, request.read())
+
+    def client(self) -> Client:
+        """Return a client of this server."""
+        return Client("http://127.0.0.1:1", "secret-key", retry=HASTY, transport=self)
+
+    def async_client(self) -> AsyncClient:
+        """Return an asynchronous client of it."""
+        return AsyncClient("http://127.0.0.1:1", "secret-key", retry=HASTY, transport=_AsyncScript(self))
+
+    def _answer(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
+        url = request.url
+        self.received.append(Received(request.method, url.path, dict(url.params), dict(request.headers), body))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer.response()
+
+
+@dataclass
+class _AsyncScript(httpx2.AsyncBaseTransport):
+    script: Script
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return self.script._answer(request, await request.aread())
+
+
+class _Cut(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    def __init__(self, *pieces: bytes, breaks: Exception | None = None) -> None:
+        self._pieces = pieces
+        self._breaks = breaks
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._pieces
+        if self._breaks is not None:
+            raise self._breaks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
+
+
+def answer(value: object, status: int = 200) -> Reply:
+    """A JSON answer."""
+    return Reply(status, (json.dumps(value).encode(),))
+
+
+def streamed(*pieces: bytes, breaks: Exception | None = None) -> Reply:
+    """An answer whose body arrives in these pieces."""
+    return Reply(pieces=pieces, breaks=breaks)
+
+
+def refusal(error: TorporError, **headers: str) -> Reply:
+    """The answer to a request that was refused or failed."""
+    return Reply(status_of(error), (to_body(error).model_dump_json().encode(),), headers)
+
+
+def event(name: str, **fields: object) -> bytes:
+    """One event of a command's stream."""
+    return f"event: {name}\ndata: {json.dumps(fields)}\n\n".encode()
+
+
+def wrote(stream: str, data: bytes) -> bytes:
+    """The event of output."""
+    return event(stream, chunk=base64.b64encode(data).decode())
+
+
+def ended(code: int = 0, **more: object) -> bytes:
+    """The event of a command's end."""
+    return event("exit", exit_code=code, duration_ms=7, **more)
