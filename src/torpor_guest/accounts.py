@@ -113,6 +113,30 @@ def _raw(text: str) -> bytes:
 
 
 @contextmanager
+def being(account: Account) -> Iterator[None]:
+    """Be the user while a child is made that is to stay so: real and effective ids are his, the saved ones are kept.
+
+    The child becomes wholly his by its exec, which overwrites the saved ids and drops all capabilities. So it can be made by vfork,
+    which the interpreter refuses where the child itself would have to change ids.
+    """
+    own = os.geteuid()
+    if own != 0 or account.uid == 0:
+        with acting(account):
+            yield
+        return
+    gid, groups = os.getgid(), os.getgroups()
+    try:
+        os.setgroups(account.groups)
+        os.setresgid(account.gid, account.gid, gid)
+        os.setresuid(account.uid, account.uid, 0)
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+        os.setresgid(gid, gid, gid)
+        os.setgroups(groups)
+
+
+@contextmanager
 def acting(account: Account) -> Iterator[None]:
     """Make the block's system calls with the user's rights. The process has one thread, so nobody else is affected.
 

@@ -48,10 +48,11 @@ class Cgroup:
 
         def look(_: int) -> None:
             # Reading it is what makes the kernel tell of the next change.
-            populated = _field(os.pread(fd, 256, 0), b"populated")
-            if not populated and self._removed():
-                loop.unwatch(fd)
-                os.close(fd)
+            if _field(os.pread(fd, 256, 0), b"populated"):
+                return
+            loop.unwatch(fd)
+            os.close(fd)
+            _remove_tree(self.path)
 
         loop.watch(fd, PRIORITY, look)
         look(0)
@@ -62,7 +63,7 @@ class Cgroup:
         except FileNotFoundError:
             return True
         except OSError as error:
-            if error.errno in (errno.EBUSY, errno.ENOTEMPTY):  # ENOTEMPTY: the user made groups of his own below
+            if error.errno == errno.EBUSY:
                 return False
             raise
         return True
@@ -80,6 +81,8 @@ class CgroupTree:
         # Where the agent itself lives, to go back to after it has started a process in another group.
         self._home = os.open(f"{_own_group()}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         self._count = 0
+        limited = b"pids" in _read(f"{self.user}/cgroup.subtree_control").split()
+        self._most_processes = int(_read("/proc/sys/kernel/threads-max")) // 2 if limited else 0
         self._ready: list[Cgroup] = []
         self.prepare()
 
@@ -107,6 +110,9 @@ class CgroupTree:
         self._count += 1
         group = Cgroup(f"{self.user}/{_PREFIX}{self._count}")
         os.mkdir(group.path)
+        if self._most_processes:
+            # One command may fork until nothing is left for it, and there is still room for another.
+            _write(f"{group.path}/pids.max", str(self._most_processes).encode())
         return group
 
     def start_in(self, group: Cgroup, start: Callable[[], int]) -> int:
@@ -141,8 +147,17 @@ class CgroupTree:
                 os.wait()
         for name in os.listdir(self.user):
             if name.startswith(_PREFIX):
-                os.rmdir(f"{self.user}/{name}")
+                _remove_tree(f"{self.user}/{name}")
         os.rmdir(self.user)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove an empty group, and the groups that the user may have made below it."""
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                _remove_tree(entry.path)
+        os.rmdir(path)
 
 
 def _own_group() -> str:

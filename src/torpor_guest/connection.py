@@ -17,8 +17,8 @@ from torpor_guest.loop import EDGE, IN, OUT, Loop, report_fault
 from torpor_guest.protocol import Frame, Hello, ProtocolError
 from torpor_guest.refusal import Refusal
 
-# What was measured to be fastest on a virtio-serial port, reading and writing; much more and much less are both slow.
-_READ_SIZE = 64 * 1024
+# The kernel's buffer for a port: one read gives no more than one of them.
+_PORT_BUFFER = 4096
 # Frames sent in one turn of the loop before others get theirs.
 _BURST = 8
 
@@ -27,7 +27,7 @@ class Operation(Protocol):
     """What runs on a stream. Each of these may be called at any time until the stream is closed."""
 
     def on_data(self, payload: memoryview) -> None:
-        """Take bytes of INPUT; whoever really consumes them calls `Stream.consumed`."""
+        """Take bytes of INPUT, good for this call only; whoever really consumes them calls `Stream.consumed`."""
 
     def on_end(self) -> None:
         """No more INPUT comes."""
@@ -123,6 +123,9 @@ class Connection:
         self.on_gone: Callable[[], None] = loop.stop
         self._loop, self._fd, self._lasting, self._features = loop, fd, lasting, features
         self._parser = protocol.Parser(protocol.seek_hello)
+        # A readv on a port fills them one by one and stops at the first that stays short: sixteen reads for one system call.
+        room = self._parser.room()
+        self._rooms = [room[at : at + _PORT_BUFFER] for at in range(0, protocol.READ_SIZE, _PORT_BUFFER)]
         self._streams: dict[int, Stream] = {}
         self._last_number = 0
         self._parts: dict[int, bytearray] = {}
@@ -146,18 +149,19 @@ class Connection:
             self._receive()
 
     def _receive(self) -> None:
+        self._parser.room()
         try:
-            data = os.read(self._fd, _READ_SIZE)
+            size = os.readv(self._fd, self._rooms)
         except BlockingIOError:
             return
         except ConnectionResetError:
-            data = b""
-        if not data:
+            size = 0
+        if size == 0:
             self._no_host()
             return
         if self._events & EDGE:
             self._listen(IN)
-        for item in self._parser.feed(data):
+        for item in self._parser.take(size):
             if isinstance(item, Hello):
                 self._greet(item)
             elif isinstance(item, Frame) and not self._broken:

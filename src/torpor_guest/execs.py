@@ -32,7 +32,7 @@ class Execs:
 
     def exec(self, stream: Stream, request: Request) -> None:
         """Serve one `exec`. Raises Refusal if the request makes no sense; a program that is not there is a result."""
-        if self._tree is not None and self._tree.frozen():
+        if self._tree is not None and self._tree.freezing():
             # The agent passes through the group it starts a command in, so it would stop itself.
             raise Refusal("busy", "the sandbox is being frozen; nothing can be started in it now")
         account = self._accounts.find(request.optional_text("user"))
@@ -43,8 +43,12 @@ class Execs:
             spawn.working_folder(cwd, account),
             account,
         )
-        command = _Command(self, stream, request.optional_seconds("timeout_s"), with_input=request.flag("stdin"))
-        command.start(order)
+        timeout_s, with_input = request.optional_seconds("timeout_s"), request.flag("stdin")
+        try:
+            _Command(self, stream, timeout_s, with_input=with_input).start(order)
+        except OSError as error:  # no descriptor, process or control group to be had
+            reason = os.strerror(error.errno or 0).lower()
+            raise Refusal("busy", f"the sandbox has no room for another command: {reason}") from error
 
     def start(self, order: spawn.Order, streams: spawn.Streams) -> tuple[int, Cgroup | Session]:
         """Start a process and return its id and what it can be killed by."""

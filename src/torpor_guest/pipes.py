@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
+import sys
 import termios
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
+from torpor_guest import protocol
 from torpor_guest.connection import Stream
 from torpor_guest.loop import IN, ONCE, OUT, Loop
 
+_WIDE_PIPE = 256 * 1024
 _DISCARD_SIZE = 1024 * 1024
 _SPLICE_NONBLOCK = 2
 
@@ -30,6 +33,7 @@ class OutputPipe:
         self._loop, self._null, self._stream, self._on_done = loop, null, stream, on_done
         self._fd, self.child_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._fd, False)
+        self._widened = False
         # How many more bytes are the command's; None while it runs.
         self._left: int | None = None
 
@@ -44,9 +48,12 @@ class OutputPipe:
         os.close(self._fd)
         self.done = True
 
-    def _on_readable(self, _: int) -> None:
+    def _on_readable(self, events: int) -> None:
         if self.done:
             self._discard()
+        elif not events & IN:  # hung up: nothing is in it and nobody can write any more
+            self._close()
+            self._finish()
         else:
             self._stream.ready(self)
 
@@ -69,14 +76,22 @@ class OutputPipe:
             self._finish()
         elif self._left is not None:
             self._left -= size
+        elif size == protocol.MAX_PAYLOAD and not self._widened:
+            # Much output: a wider pipe means fewer turns between the command and us. One with little output is not worth the call.
+            self._widened = True
+            with suppress(PermissionError):  # the user's pipes have used up what he may have; this one stays as it is
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)
         return size
 
     def command_ended(self) -> None:
         """The command has ended: what it wrote and was not read yet is in the pipe now."""
         if self.done:
             return
-        self._left = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))[0]
-        self._stream.ready(self)
+        self._left = int.from_bytes(fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
+        if self._left == 0:
+            self._finish()
+        else:
+            self._stream.ready(self)
 
     def discard(self) -> None:
         """Throw away all that comes from now on; nobody listens any more."""
@@ -128,9 +143,11 @@ class InputPipe:
         if self._fd < 0:
             self._stream.consumed(len(payload))
             return
-        self._waiting.append(payload)
-        if not self._watched:
-            self._pass_on(0)
+        if not self._waiting:
+            payload = self._write(payload)
+        if payload and self._fd >= 0:
+            self._waiting.append(memoryview(bytes(payload)))
+            self._wait_writable()
 
     def end(self) -> None:
         """No more comes: end of file for the command, after what is kept."""
@@ -150,25 +167,30 @@ class InputPipe:
         self._waiting.clear()
         self._stream.consumed(kept)
 
+    def _write(self, payload: memoryview) -> memoryview:
+        """Write what the pipe takes now and return the rest."""
+        try:
+            written = os.write(self._fd, payload)
+        except BlockingIOError:
+            return payload
+        except BrokenPipeError:
+            self._stream.consumed(len(payload))
+            self.close()
+            return payload[:0]
+        self._stream.consumed(written)
+        return payload[written:]
+
     def _pass_on(self, _: int) -> None:
         while self._waiting:
-            payload = self._waiting[0]
-            try:
-                written = os.write(self._fd, payload)
-            except BlockingIOError:
-                self._wait_writable()
+            rest = self._write(self._waiting.popleft())
+            if rest:
+                self._waiting.appendleft(rest)
                 return
-            except BrokenPipeError:
-                self.close()
-                return
-            if written < len(payload):
-                self._waiting[0] = payload[written:]
-            else:
-                self._waiting.popleft()
-            self._stream.consumed(written)
+        if self._fd < 0:
+            return
         if self._ended:
             self.close()
-        elif self._watched:
+        else:
             self._loop.unwatch(self._fd)
             self._watched = False
 

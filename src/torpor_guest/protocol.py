@@ -64,6 +64,8 @@ MORE: Final = 1
 # A whole frame is 32 KiB at most: the size at which virtio-serial is fastest on both ends.
 MAX_FRAME: Final = 32 * 1024
 TRAILER: Final = 0xD7
+# What is best received at once, measured on both ends of virtio-serial; much more and much less are slower.
+READ_SIZE: Final = 64 * 1024
 _FRONT = struct.Struct(">IBBI")
 _HEADER = struct.Struct(">IBBIH")
 _NUMBER = struct.Struct(">I")
@@ -95,7 +97,7 @@ class ProtocolError(Exception):
 
 
 class Frame(NamedTuple):
-    """One frame. `payload` is a view into what was received, good until it is released."""
+    """One frame. `payload` is a view into what was received, good until more is received."""
 
     stream: int
     type: int
@@ -154,13 +156,13 @@ def credit_count(payload: memoryview) -> int:
 
 def dump(value: dict[str, Any]) -> bytes:
     """Return a JSON object as UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _ENCODER.encode(value).encode("utf-8", "replace")
 
 
 def load(body: bytes | bytearray) -> dict[str, Any]:
     """Read a JSON object. Raises ProtocolError for anything else."""
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError("a message that is no JSON") from error
     if not isinstance(value, dict):
@@ -170,6 +172,11 @@ def load(body: bytes | bytearray) -> dict[str, Any]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
+
+
+# Made once: the functions of the json module make one for every call with options, which costs more than the work itself.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def hello(nonce: bytes, version: int = VERSION) -> bytes:
@@ -186,13 +193,13 @@ def welcome(nonce: bytes, features: dict[str, Any], version: int = VERSION) -> b
 
 
 Greeting = Hello | Welcome
-# Looks for a greeting in data from an offset on. Returns it, or None, and where to go on: with None, everything before is garbage.
-Seek = Callable[[bytes, int], tuple[Greeting | None, int]]
+# Looks for a greeting between two offsets of a buffer. Returns it, or None, and where to go on: with None, all before is garbage.
+Seek = Callable[[bytearray, int, int], tuple[Greeting | None, int]]
 
 
-def seek_hello(data: bytes, at: int) -> tuple[Greeting | None, int]:
+def seek_hello(data: bytearray, at: int, end: int) -> tuple[Greeting | None, int]:
     """Find the first valid HELLO; what the guest's parser looks for."""
-    while (at := _find_magic(data, at, _HELLO_MAGIC)) + _HELLO.size <= len(data):
+    while (at := _find_magic(data, at, end, _HELLO_MAGIC)) + _HELLO.size <= end:
         _, version, nonce, check = _HELLO.unpack_from(data, at)
         if crc32(data[at : at + _HELLO.size - 4]) == check:
             return Hello(version, nonce), at + _HELLO.size
@@ -203,79 +210,86 @@ def seek_hello(data: bytes, at: int) -> tuple[Greeting | None, int]:
 def seek_welcome(nonce: bytes) -> Seek:
     """Return what the host's parser looks for: the WELCOME that carries `nonce`."""
 
-    def seek(data: bytes, at: int) -> tuple[Greeting | None, int]:
-        while (at := _find_magic(data, at, _WELCOME_MAGIC)) + _WELCOME.size <= len(data):
+    def seek(data: bytearray, at: int, end: int) -> tuple[Greeting | None, int]:
+        while (at := _find_magic(data, at, end, _WELCOME_MAGIC)) + _WELCOME.size <= end:
             _, version, found, length = _WELCOME.unpack_from(data, at)
-            end = at + _WELCOME.size + length + 4
+            body = at + _WELCOME.size
+            after = body + length + 4
             if found == nonce and length <= MAX_FEATURES:
-                if end > len(data):
+                if after > end:
                     return None, at
-                if crc32(data[at : end - 4]) == _NUMBER.unpack_from(data, end - 4)[0]:
-                    return Welcome(version, nonce, load(data[at + _WELCOME.size : end - 4])), end
+                if crc32(data[at : after - 4]) == _NUMBER.unpack_from(data, after - 4)[0]:
+                    return Welcome(version, nonce, load(data[body : after - 4])), after
             at += 1
         return None, at
 
     return seek
 
 
-def _find_magic(data: bytes, at: int, magic: bytes) -> int:
+def _find_magic(data: bytearray, at: int, end: int, magic: bytes) -> int:
     """Return where the magic stands, or where its beginning may stand at the end of the data."""
-    found = data.find(magic, at)
-    return found if found >= 0 else max(at, len(data) - len(magic) + 1)
+    found = data.find(magic, at, end)
+    return found if found >= 0 else max(at, end - len(magic) + 1)
 
 
 class Parser:
-    """Cuts greetings and frames out of a byte stream, however it arrives.
+    """Cuts greetings and frames out of a byte stream, however it arrives, without copying it.
 
-    While `lost` is true (as at first) it looks for a greeting and drops everything else. It becomes lost at the first thing that
-    is no frame; whether that is an accident or a breach is for the caller to say.
+    Bytes are received straight into `room()`; `take` returns what they complete. While `lost` is true (as at first) it looks for a
+    greeting and drops everything else. It becomes lost at the first thing that is no frame; whether that is an accident or a breach
+    is for the caller to say.
     """
 
     def __init__(self, seek: Seek) -> None:
         self.lost = True
         self._seek = seek
-        # Kept in pieces until enough is there for the next step, so that a line that trickles costs no copies.
-        self._held: list[bytes] = []
-        self._size = 0
-        self._need = 1
+        # New bytes always come in at the same place, and what is left of the old ones is moved to right before it: it is less
+        # than one frame.
+        self._buffer = bytearray(MAX_FRAME + READ_SIZE)
+        self._view = memoryview(self._buffer)
+        self._left = (MAX_FRAME, MAX_FRAME)
+        self._room = self._view[MAX_FRAME:]
 
-    def feed(self, data: bytes) -> list[Frame | Greeting]:
-        """Take what was received and return what is complete, in order."""
-        self._held.append(data)
-        self._size += len(data)
-        if self._size < self._need:
-            return []
-        data = b"".join(self._held) if len(self._held) > 1 else data
+    def room(self) -> memoryview:
+        """Return where to receive the next bytes. This ends the life of the payloads that `take` returned before."""
+        start, end = self._left
+        held = end - start
+        self._view[MAX_FRAME - held : MAX_FRAME] = self._view[start:end]
+        self._left = (MAX_FRAME - held, MAX_FRAME)
+        return self._room
+
+    def take(self, count: int) -> list[Frame | Greeting]:
+        """Say that `count` bytes were received into `room()`; return what is complete, in order.
+
+        The payloads are views that are good until `room` is called again.
+        """
         found: list[Frame | Greeting] = []
-        rest = self._cut(data, found)
-        self._held = [rest] if rest else []
-        self._size = len(rest)
+        end = MAX_FRAME + count
+        self._left = (self._cut(self._left[0], end, found), end)
         return found
 
-    def _cut(self, data: bytes, found: list[Frame | Greeting]) -> bytes:
-        view, size, at = memoryview(data), len(data), 0
+    def _cut(self, at: int, end: int, found: list[Frame | Greeting]) -> int:
+        """Return where what is not complete begins."""
+        buffer, view = self._buffer, self._view
         while True:
             if self.lost:
-                greeting, at = self._seek(data, at)
+                greeting, at = self._seek(buffer, at, end)
                 if greeting is None:
-                    self._need = size - at + 1
-                    return data[at:]
+                    return at
                 self.lost = greeting.version != VERSION
                 found.append(greeting)
                 continue
-            if size - at < HEADER_SIZE:
-                self._need = HEADER_SIZE
-                return data[at:]
-            stream, kind, sub, length, check = _HEADER.unpack_from(data, at)
-            if not OPEN <= kind <= CANCEL or length > MAX_PAYLOAD or crc32(data[at : at + 10]) & 0xFFFF != check:
+            if end - at < HEADER_SIZE:
+                return at
+            stream, kind, sub, length, check = _HEADER.unpack_from(buffer, at)
+            if not OPEN <= kind <= CANCEL or length > MAX_PAYLOAD or crc32(view[at : at + 10]) & 0xFFFF != check:
                 self.lost = True
                 continue
-            end = at + OVERHEAD + length
-            if end > size:
-                self._need = end - at
-                return data[at:]
-            if data[end - 1] != TRAILER:
+            after = at + OVERHEAD + length
+            if after > end:
+                return at
+            if buffer[after - 1] != TRAILER:
                 self.lost = True
                 continue
-            found.append(Frame(stream, kind, sub, view[at + HEADER_SIZE : end - 1]))
-            at = end
+            found.append(Frame(stream, kind, sub, view[at + HEADER_SIZE : after - 1]))
+            at = after

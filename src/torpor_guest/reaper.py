@@ -7,9 +7,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from torpor_guest.loop import IN, Loop
 
+# Children taken in one turn of the loop.
+_AT_ONCE = 256
 _PR_SET_CHILD_SUBREAPER = 36
 
 # What waitpid tells of an ended process.
@@ -37,7 +40,7 @@ class Reaper:
             self._read.recv(4096)
         except BlockingIOError:
             return
-        while True:
+        for _ in range(_AT_ONCE):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -47,6 +50,8 @@ class Reaper:
             ended = self._waiting.pop(pid, None)
             if ended is not None:
                 ended(status)
+        with suppress(BlockingIOError):  # full, which wakes us as well
+            self._write.send(b"\0")  # there may be more; others get their turn first
 
 
 def become_subreaper() -> None:

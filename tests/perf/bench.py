@@ -188,7 +188,7 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
             with Sandbox.create(options.template, client=client) as sandbox:
                 series.append(many_execs(sandbox, options.rounds * 3))
                 moved = transfers(server, sandbox, options.megabytes)
-            baked = client.templates.get(options.template)
+            baked = next(each for each in client.templates.list() if each.name == options.template)
             later = resident_mib(server.process.pid)
     return {
         "machine": machine(),

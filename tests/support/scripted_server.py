@@ -13,7 +13,6 @@ from torpor import AsyncClient, Client, Retry
 from torpor.errors import TorporError
 from torpor.wire.errors import status_of, to_body
 
-
 # Tries as often as the default policy, without the waiting.
 HASTY = Retry(attempts=4, first_delay_s=0.0, longest_delay_s=0.0)
 

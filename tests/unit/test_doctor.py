@@ -94,7 +94,7 @@ def test_kvm_that_failed_its_probe_is_explained_by_how_it_failed(sight: Sight) -
     remember(sight, "tcg", "a guest's kernel dies with it")
     finding = doctor.look_at_kvm(sight)
     assert finding.verdict == "warn"
-    assert finding.says.startswith("a guest's kernel dies with it: guests run under emulation")
+    assert finding.says.startswith("a guest's kernel dies with it; so guests run under emulation")
 
 
 def test_kvm_that_a_guest_booted_with_is_good(sight: Sight) -> None:

@@ -34,6 +34,7 @@ def test_a_load_maps_its_memory_image_without_the_right_to_write_it() -> None:
     (memory,) = option(argv, "-object")
     assert memory == "memory-backend-file,id=ram,size=256M,mem-path=/t/memory,share=off,readonly=on,rom=off"
     assert option(argv, "-incoming") == ["fd:6"]
+    assert option(argv, "-kernel") == []
 
 
 def test_a_boot_shares_its_memory_image_and_loads_nothing() -> None:
@@ -44,7 +45,7 @@ def test_a_boot_shares_its_memory_image_and_loads_nothing() -> None:
 
 def test_emulated_kernels_are_told_the_rate_of_the_time_stamp_counter() -> None:
     argv = qemu_argv("qemu", tcg(2_596_146), HARDWARE, Path("/m"), Descriptors(3, 4, 5))
-    assert option(argv, "-append") == ["quiet tsc_early_khz=2596146 lpj=10384584 no_timer_check"]
+    assert option(argv, "-append") == ["quiet tsc_early_khz=2596146 lpj=10384584 no_timer_check mitigations=off"]
     assert (
         "tsc_early_khz" not in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-append")[0]
     )

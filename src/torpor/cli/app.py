@@ -48,6 +48,7 @@ app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code: 0, 1 for an error, 2 for a wrong use, 130 for Ctrl-C, or its own."""
+    output.use_json(False)
     try:
         outcome = app(list(arguments), prog_name="torpor", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

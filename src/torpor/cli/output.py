@@ -88,7 +88,7 @@ def fields(pairs: Mapping[str, str]) -> None:
     console = _console(sys.stdout)
     for name, value in pairs.items():
         if value:
-            line = Text(name.ljust(width), style="bold") + Text(value, style=_STATE_STYLES.get(value, "not bold"))
+            line = Text(name.ljust(width), style="bold") + Text(value, style=f"not bold {_STATE_STYLES.get(value, '')}")
             console.print(line, soft_wrap=True)
 
 
@@ -190,7 +190,8 @@ def span(seconds: float) -> str:
     """Return a length of time in its largest unit that fits."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
-            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+            count = seconds / length
+            return (f"{count:.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")) + f" {unit}"
     return f"{seconds:.0f} s"
 
 

@@ -62,7 +62,8 @@ def listening_address(host: str, port: int, *, remote_allowed: bool) -> tuple[so
 def bound(address: tuple[socket.AddressFamily, tuple[str, int]]) -> socket.socket:
     """Return a socket bound to an address, not yet listening. Raises InvalidRequest if it is taken or not ours."""
     family, (host, port) = address
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small answers at once only on sockets that say they are TCP; else they come some 40 ms late.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

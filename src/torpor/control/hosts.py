@@ -18,6 +18,8 @@ from torpor.wire.errors import ErrorBody, from_body
 _MAX_COLLECTED = 64 * 1024 * 1024
 # A host that does not begin to answer a request that has a bound of its own is taken for lost after this.
 _PATIENCE_S = 120.0
+# Whole URLs: joining each with a base costs a tenth of a millisecond.
+_ROOT = f"http://host/host/{host.HOST_API_VERSION}"
 _NOTHING_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 M = TypeVar("M", bound=BaseModel)
@@ -41,7 +43,6 @@ class HostClient:
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
         self._http = httpx2.AsyncClient(
             transport=transport,
-            base_url=f"http://host/host/{host.HOST_API_VERSION}",
             timeout=httpx2.Timeout(_PATIENCE_S, connect=5.0),
             trust_env=False,
         )
@@ -82,7 +83,7 @@ class HostClient:
         """Write a file from chunks. `query`: path, mode, user, append as the wire has them."""
         headers = {} if size is None else {"content-length": str(size)}
         request = self._http.build_request(
-            "PUT", f"/incarnations/{sandbox_id}/fs", params=query, content=body, headers=headers
+            "PUT", f"{_ROOT}/incarnations/{sandbox_id}/fs", params=query, content=body, headers=headers
         )
         async with self._sent(request) as response:
             return await _parsed(response, public.Written)
@@ -166,7 +167,7 @@ class HostClient:
         if body is not None:
             content = {"content": body.model_dump_json(), "headers": {"content-type": "application/json"}}
         timeout = httpx2.Timeout(patience, connect=5.0)
-        request = self._http.build_request(method, url, params=query, timeout=timeout, **content)
+        request = self._http.build_request(method, f"{_ROOT}{url}", params=query, timeout=timeout, **content)
         async with self._sent(request) as response:
             yield response
 

@@ -1,21 +1,16 @@
-"""The server's key and address, in files under its home, where programs on the same machine find them."""
+"""The server's key, in a file under its home, where programs of the same user find it."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from torpor.errors import Failed, Forbidden
-from torpor.kit.files import write_whole
 
 KEY_FILE = "key"
-ADDRESS_FILE = "server.json"
 _KEY = re.compile(r"tpr_[A-Za-z0-9_-]{43}")
 
 
@@ -44,14 +39,3 @@ def _read_key(path: Path) -> str:
     if _KEY.fullmatch(key) is None:
         raise Failed(f"the key file {path} holds no key", hint=f"remove {path}; the next start makes a new key")
     return key
-
-
-@contextmanager
-def announced(home: Path, url: str) -> Iterator[None]:
-    """While the block lasts, say in `server.json` under `home` at which URL this process serves."""
-    path = home / ADDRESS_FILE
-    write_whole(path, json.dumps({"url": url, "pid": os.getpid()}).encode())
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)

@@ -23,8 +23,6 @@ from torpor.kit.shielded import shielded
 from torpor_guest import protocol
 from torpor_guest.protocol import Frame, ProtocolError, Welcome
 
-# What was measured to be fastest for a virtio-serial port's socket; much more and much less are both slower.
-_READ_SIZE = 64 * 1024
 # How long a call that was given up waits for the guest to confirm, in seconds.
 _CANCEL_S = 10.0
 # Pieces of output kept for one call before those of one sub-channel are put together.
@@ -182,8 +180,6 @@ class Channel(asyncio.BufferedProtocol):
         self.closed = asyncio.Event()
         self._nonce = os.urandom(protocol.NONCE_SIZE)
         self._parser = protocol.Parser(protocol.seek_welcome(self._nonce))
-        self._buffer = bytearray(_READ_SIZE)
-        self._view = memoryview(self._buffer)
         self._transport: asyncio.Transport
         self._welcomed: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, Call] = {}
@@ -311,15 +307,15 @@ class Channel(asyncio.BufferedProtocol):
         # Paused as soon as the kernel does not take everything: what waits, waits here where its order can be chosen.
         self._transport.set_write_buffer_limits(high=0)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Say where to put what is received."""
         del sizehint
-        return self._buffer
+        return self._parser.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
         try:
-            for item in self._parser.feed(bytes(self._view[:nbytes])):
+            for item in self._parser.take(nbytes):
                 if isinstance(item, Frame):
                     self._take(item)
                 elif isinstance(item, Welcome) and not self._welcomed.done():

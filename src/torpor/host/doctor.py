@@ -121,17 +121,17 @@ def look_at_kvm(sight: Sight) -> Finding:
     mend = "for speed, use a host with working KVM"
     device = sight.root / "dev/kvm"
     if not device.exists():
-        return Finding("kvm", "warn", f"this host has no /dev/kvm: {slower}", mend)
+        return Finding("kvm", "warn", f"this host has no /dev/kvm, so {slower}", mend)
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
     except PermissionError:
-        return Finding("kvm", "warn", f"this user may not open /dev/kvm: {slower}", "add this user to the group kvm")
+        return Finding("kvm", "warn", f"this user may not open /dev/kvm, so {slower}", "add this user to the group kvm")
     except OSError as error:
-        return Finding("kvm", "warn", f"/dev/kvm does not open ({error.strerror}): {slower}", mend)
+        return Finding("kvm", "warn", f"/dev/kvm does not open ({error.strerror}), so {slower}", mend)
     if verdict is None:
         says = "/dev/kvm opens, which does not prove that a guest boots with it: the first bake tries that"
         return Finding("kvm", "warn", says, "run `torpor template build base`, then look again")
-    return Finding("kvm", "warn", f"{verdict.why}: {slower}", mend)
+    return Finding("kvm", "warn", f"{verdict.why.rstrip('.')}; so {slower}", mend)
 
 
 def look_at_qemu(sight: Sight) -> Finding:

@@ -18,6 +18,8 @@ M = TypeVar("M", bound=BaseModel)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_WAIT_S = 60.0
+# What a pattern means, for people.
+_PATTERNS = {"name": "letters, digits, dots, dashes and underscores only, beginning with a letter or a digit"}
 
 
 @contextmanager
@@ -71,7 +73,8 @@ def checked(model: type[M], **fields: Any) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("str", "list[")))
-        raise InvalidRequest(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
+        said = _PATTERNS.get(where) if first["type"] == "string_pattern_mismatch" else None
+        raise InvalidRequest(f"{where}: {said or first['msg'][:1].lower() + first['msg'][1:]}") from error
 
 
 def checked_id(sandbox_id: str) -> str:

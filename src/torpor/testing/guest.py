@@ -2,8 +2,8 @@
 
 Commands: `true`, `false`, `echo`, `cat`, `pwd`, `printenv`, `id`, `sleep N`, `blob N` (N bytes "a" to stdout),
 `raw HEX ...` (each HEX as one chunk to stdout), `hang` (ends only by being killed), and `/bin/sh -c` with these joined
-by `;` or `&&`, with `$NAME`, `exit N`, `kill -9 $$` and `>&2`. Files below `/zeros/N` read as N zero bytes; `/dev/null`
-takes anything.
+by `;` or `&&`, with `$NAME`, `exit N`, `kill -9 $$` and `>&2`. The file `/zeros/N` reads as N zero bytes, `/broken/N`
+breaks off after N of twice as many; `/dev/null` takes anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from torpor.errors import InvalidRequest, NotFound
+from torpor.errors import Conflict, InvalidRequest, NotFound
 from torpor.kit.clock import Clock
 from torpor.wire import public
 
@@ -69,19 +69,24 @@ class Files:
 
     async def read(self, path: str) -> AsyncIterator[bytes]:
         """Yield a file's bytes."""
-        left = self.zeros(path)
-        while left:
-            yield _CHUNK[:left]
-            left -= min(left, len(_CHUNK))
-        if self.zeros(path) is None:
+        if (made_up := re.fullmatch(r"/(zeros|broken)/(\d+)", path)) is None:
             data = self.file(path)
             for start in range(0, len(data), len(_CHUNK)):
                 yield data[start : start + len(_CHUNK)]
+            return
+        left = int(made_up[2])
+        while left:
+            yield _CHUNK[:left]
+            left -= min(left, len(_CHUNK))
+        if made_up[1] == "broken":
+            raise ConnectionResetError("told to break off here")
 
-    def zeros(self, path: str) -> int | None:
-        """Return the size of one of the files of zero bytes, None for any other path."""
-        match = re.fullmatch(r"/zeros/(\d+)", path)
-        return int(match[1]) if match else None
+    def size(self, path: str) -> int:
+        """Return how many bytes a file says it has."""
+        match = re.fullmatch(r"/(zeros|broken)/(\d+)", path)
+        if match is None:
+            return len(self.file(path))
+        return int(match[2]) * (1 if match[1] == "zeros" else 2)
 
     def file(self, path: str) -> bytes:
         """Return a file's bytes; a folder is refused."""
@@ -110,14 +115,14 @@ class Files:
         if at != "/":
             self.mkdir(_parent(at), mode, user)
         if self.nodes.setdefault(at, Node(None, mode, user)).data is not None:
-            raise InvalidRequest(f"{path} is a file")
+            raise Conflict(f"{path} is a file")
 
     def remove(self, path: str, recursive: bool) -> None:
         """Remove a file, or a folder if it is empty or `recursive`."""
         self.node(path)
         inside = self.below(path)
         if inside and not recursive:
-            raise InvalidRequest(f"{path} is not empty; ask for recursive")
+            raise Conflict(f"{path} is not empty; ask for recursive")
         for name in [_tidy(path), *inside]:
             del self.nodes[name]
 
@@ -173,6 +178,13 @@ class Shell:
     async def run(self, call: Call) -> int:
         """Run a command and return its exit code: 127 for one that is not known. Raises Killed."""
         name, *args = call.words
+        try:
+            return await self._known(call, name, args)
+        except (ValueError, IndexError):  # an open quote, a number that is none, an argument that is missing
+            await call.err(f"{name}: these arguments make no sense\n".encode())
+            return 2
+
+    async def _known(self, call: Call, name: str, args: list[str]) -> int:
         if name in ("/bin/sh", "sh") and args[:1] == ["-c"]:
             return await self._script(call, args[1])
         command = getattr(self, f"_do_{name.rsplit('/', 1)[-1]}", None)

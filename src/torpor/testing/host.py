@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import httpx2
 from starlette.applications import Starlette
@@ -157,7 +158,7 @@ class FakeHost:
                 return JSONResponse(to_body(error).model_dump(), status_code=status_of(error))
             if self._lost[verb]:
                 self._lost[verb] -= 1
-                raise ConnectionResetError("told to lose this answer")
+                return _Lost()
             return answer
 
         return endpoint
@@ -199,9 +200,7 @@ class FakeHost:
 
     async def _read(self, request: Request) -> Response:
         files, path = self._machine(request).files, request.query_params["path"]
-        size = files.zeros(path)
-        if size is None:
-            size = len(files.file(path))
+        size = files.size(path)
         return _Streamed(files.read(path), "application/octet-stream", {"content-length": str(size)})
 
     async def _write(self, request: Request) -> Response:
@@ -268,6 +267,13 @@ class _Line(httpx2.AsyncBaseTransport):
         if self._fake.down:
             raise httpx2.ConnectError("the host was told to be down", request=request)
         return await self._inner.handle_async_request(request)
+
+
+class _Lost(Response):
+    """No answer at all: the connection ends."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        return
 
 
 class _Streamed(Response):
@@ -345,10 +351,14 @@ class _Execution:
             env=self._machine.env | order.env,
             cwd=order.cwd or "/root",
             user=order.user or "root",
-            out=lambda data: self._queue.put(frames.Frame(frames.Kind.STDOUT, data)),
-            err=lambda data: self._queue.put(frames.Frame(frames.Kind.STDERR, data)),
+            out=partial(self._write, frames.Kind.STDOUT),
+            err=partial(self._write, frames.Kind.STDERR),
         )
         return await Shell(self._machine.files, self._clock).run(call)
+
+    async def _write(self, kind: frames.Kind, data: bytes) -> None:
+        for start in range(0, len(data), frames.MAX_PAYLOAD):
+            await self._queue.put(frames.Frame(kind, data[start : start + frames.MAX_PAYLOAD]))
 
 
 def _template(name: str) -> public.TemplateView:

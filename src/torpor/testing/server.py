@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
-from torpor.control.keys import announced, load_or_make_key
+from torpor.control.keys import load_or_make_key
 from torpor.control.main import ControlConfig, control_plane
 from torpor.testing.host import FakeHost
 
@@ -32,8 +32,7 @@ def running_server(home: Path, host: FakeHost | None = None) -> Iterator[tuple[s
         server.start()
         try:
             server.wait_ready()
-            with announced(home, url):
-                yield url, key
+            yield url, key
         finally:
             server.stop()
 

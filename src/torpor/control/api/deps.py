@@ -14,25 +14,29 @@ from torpor.control.service.sandboxes import Owned
 from torpor.errors import InvalidRequest
 from torpor.model.ids import SandboxId, WorkspaceId
 
+# All of these are coroutines, though they wait for nothing: a plain function would be sent through a thread.
+
 # For the description only: `door.py` has looked at the key before a route is chosen.
 bearer = HTTPBearer(auto_error=False, description="the server's key, in the file `key` in its home directory")
 
 
-def plane_of_app(request: Request) -> Plane:
+async def plane_of_app(request: Request) -> Plane:
     """Return the collaborators of the application that serves this request."""
     plane: Plane = request.app.state.plane
     return plane
 
 
-def workspace_of_caller(request: Request) -> WorkspaceId:
+async def workspace_of_caller(request: Request) -> WorkspaceId:
     """Return the workspace whose key the request came with."""
     workspace: WorkspaceId = request.state.workspace
     return workspace
 
 
-def owned_by_caller(request: Request, id: Annotated[str, Path(description="a sandbox's id", max_length=64)]) -> Owned:
+async def owned_by_caller(
+    request: Request, id: Annotated[str, Path(description="a sandbox's id", max_length=64)]
+) -> Owned:
     """Return the sandbox in the path as the caller's; whether there is one is for the verb to find out."""
-    return Owned(workspace_of_caller(request), SandboxId(id))
+    return Owned(request.state.workspace, SandboxId(id))
 
 
 def _checked_path(path: str) -> str:

@@ -7,6 +7,7 @@ import re
 import secrets
 
 import structlog
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torpor.control.api.problems import answer_for
@@ -48,6 +49,8 @@ class Door:
             await self._app(scope, _bounded(scope, headers, receive), answer)
         except TorporError as error:
             await answer.give(error, scope, receive)
+        except ClientDisconnect:
+            _log.info("client gone", request_id=request_id, method=scope["method"], path=scope["path"])
         except Exception:
             _log.exception("unexpected", request_id=request_id, method=scope["method"], path=scope["path"])
             unknown = OutcomeUnknown("the server failed in a way it does not know; its log has the request id")

@@ -31,7 +31,7 @@ _TREE = _answering("application/x-ndjson", "One FileEntry a line, parents before
 _TEXT = _answering("text/plain", "What the machine wrote to its console.", {"type": "string"})
 
 
-def _target(path: GuestPath, mode: Mode = None, user: GuestUser = None, append: bool = False) -> Target:
+async def _target(path: GuestPath, mode: Mode = None, user: GuestUser = None, append: bool = False) -> Target:
     return Target(path, mode, user, append)
 
 

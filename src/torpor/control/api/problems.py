@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from starlette.responses import Response
 from torpor import errors
 from torpor.wire.errors import RETRY_AFTER_S, STATUS, ErrorBody, status_of, to_body
 
+# How the validator begins: "Input should be ...", "String should have ...".
+_SHOULD = re.compile(r"[A-Z]\w* should ")
 _ANYWHERE: tuple[type[errors.TorporError], ...] = (
     errors.InvalidRequest,
     errors.Unauthenticated,
@@ -82,8 +85,8 @@ def sentence(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "missing":
         return f"{field} is required"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    if message.startswith("Input should"):
-        return f"{field}{message.removeprefix('Input').replace(' should', ' has to', 1)}"
+    if (claim := _SHOULD.match(message)) is not None:
+        return f"{field} has to {message[claim.end() :]}"
     return message if message.startswith(f"{field} ") else f"{field}: {message}"
 
 

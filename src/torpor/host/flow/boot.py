@@ -13,6 +13,8 @@ from torpor.guest.client import Guest, connect
 from torpor.host.hardware import hardware_of
 from torpor.kit.files import remove_tree, sha256_of
 from torpor.kit.owning import own
+from torpor.model.identity import Identity
+from torpor.model.ids import SandboxId
 from torpor.model.template import Template
 from torpor.storage.disks import make_overlay
 from torpor.storage.images import Images
@@ -26,8 +28,8 @@ _BOOT_PATIENCE_S = 60.0
 _ATTEMPTS = 2
 _QUIESCE_S = 10.0
 
-# Run once before the freeze, so that every sandbox finds what its first commands need in memory.
-_WARM_UP = (
+_NOBODY = Identity(SandboxId("sbx-0000000000000000"))
+_FIRST_COMMANDS = (
     ["/bin/true"],
     ["/bin/sh", "-c", "true"],
     ["/bin/sh", "-c", "ls / >/dev/null; cat /etc/hostname /etc/passwd 2>/dev/null | head -n 1"],
@@ -56,9 +58,10 @@ async def _attempt(driver: Driver, images: Images, template: Template, draft: Pa
         hardware = hardware_of(images, template, draft / DISK)
         await make_overlay(hardware.disks[0].image, draft / DISK)
         machine = await own(undo, driver.boot(place, hardware, draft / MEMORY))
+        async with await connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S) as guest:
+            cold_boot_ms = round((time.monotonic() - started) * 1000)
+            await _rehearse(guest)
         guest = await own(undo, connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S))
-        cold_boot_ms = round((time.monotonic() - started) * 1000)
-        await _warm_up(guest)
         await guest.quiesce(timeout_s=_QUIESCE_S)
         await machine.pause()
         await machine.save_state(draft / STATE)
@@ -83,8 +86,10 @@ def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
         remove_tree(place.folder)
 
 
-async def _warm_up(guest: Guest) -> None:
-    for argv in _WARM_UP:
+async def _rehearse(guest: Guest) -> None:
+    """Do once what every sandbox begins with, so that nothing of it has to be read from a disk then."""
+    await guest.adopt(_NOBODY)
+    for argv in _FIRST_COMMANDS:
         async with guest.exec(ExecOrder(argv=argv, timeout_s=60)) as frames:
             async for frame in frames:
                 if frame.kind is Kind.EXIT and ExecOutcome.model_validate_json(frame.payload).timed_out:

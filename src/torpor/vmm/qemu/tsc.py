@@ -46,7 +46,7 @@ def _from_perf() -> int | None:
         os.close(descriptor)
     if not capabilities & _CAP_USER_TIME or factor == 0:
         return None
-    return round((1_000_000 << shift) / factor)
+    return round((1_000_000 << int(shift)) / int(factor))
 
 
 def _from_cpuinfo(text: str) -> int | None:

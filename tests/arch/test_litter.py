@@ -1,0 +1,52 @@
+"""The check that a test run leaves nothing behind finds what was left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import litter
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def orphan() -> Iterator[int]:
+    """A process that its parent has left and that has closed everything, as a daemon does."""
+    environment = {**os.environ, litter.RUN_VARIABLE: "a-run-of-this-test"}
+    started = subprocess.run(
+        ["setsid", "sh", "-c", "sleep 60 <&- >&- 2>&- & echo $!"], env=environment, capture_output=True, check=True
+    )
+    yield int(started.stdout)
+    os.kill(int(started.stdout), 9)
+
+
+def test_a_clean_run_has_no_litter(folder: Path) -> None:
+    assert litter.litter_of("another-run", folder, litter.shared_names()) == []
+
+
+def test_an_orphaned_process_is_found_with_its_command(folder: Path, orphan: int) -> None:
+    found = litter.litter_of("a-run-of-this-test", folder, litter.shared_names())
+    assert found == [f"process {orphan}: sleep 60 "]
+
+
+def test_a_temporary_file_is_found(folder: Path) -> None:
+    (folder / "tmp" / "left").write_text("")
+    assert litter.litter_of("another-run", folder, litter.shared_names()) == [f"file {folder}/tmp/left"]
+
+
+def test_a_name_that_was_not_there_before_is_found(folder: Path) -> None:
+    before = litter.shared_names()
+    (place := Path("/dev/shm") / f"torpor-litter-{os.getpid()}").touch()
+    try:
+        assert litter.litter_of("another-run", folder, before) == [f"name {place}"]
+    finally:
+        place.unlink()

@@ -1,0 +1,52 @@
+"""What a test run could leave behind on this machine, found by evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# In the environment of a run, and so in that of every process started from it, whoever its parent is by now.
+RUN_VARIABLE = "TORPOR_TEST_RUN"
+# Folders where programs of this project could leave named things, with what their names begin with.
+SHARED_PLACES = {Path("/run/netns"): "", Path("/run"): "torpor", Path("/tmp"): "torpor", Path("/dev/shm"): "torpor"}
+
+
+def processes_of(run: str) -> dict[int, str]:
+    """Return the processes that inherited a run's environment, by id, with their commands."""
+    mark = f"{RUN_VARIABLE}={run}".encode()
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(entry.name)] = command.decode(errors="replace")
+            except OSError:
+                continue  # it ended meanwhile, or is another user's
+    return found
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """Return the mount points in a folder."""
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [place for place in places if place.startswith(f"{folder}/")]
+
+
+def shared_names() -> set[str]:
+    """Return the named things in places that the whole machine shares."""
+    return {
+        str(entry)
+        for place, beginning in SHARED_PLACES.items()
+        if place.is_dir()
+        for entry in place.iterdir()
+        if entry.name.startswith(beginning)
+    }
+
+
+def litter_of(run: str, folder: Path, shared_before: set[str]) -> list[str]:
+    """Return a line for each thing a run has left: a process, a mount or temporary file of its folder, a name."""
+    return [
+        *(f"process {pid}: {command}" for pid, command in processes_of(run).items()),
+        *(f"mount {place}" for place in mounts_below(folder)),
+        *(f"file {path}" for path in (folder / "tmp").iterdir()),
+        *(f"name {name}" for name in sorted(shared_names() - shared_before)),
+    ]

@@ -1,0 +1,125 @@
+"""The database's schema: brought forward, refused where it is not known, and as fast as its indices promise."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, event
+
+from torpor.control.store.contract import Listing
+from torpor.control.store.sql import open_store
+from torpor.control.store.tables import SCHEMA_VERSION, metadata
+from torpor.control.store.upgrade import MIGRATIONS
+from torpor.errors import Failed, Unsupported
+from torpor.model.ids import SandboxId, WorkspaceId
+
+HERE = WorkspaceId("default")
+
+
+async def made(path: Path) -> Path:
+    store = await open_store(path)
+    await store.aclose()
+    return path
+
+
+async def test_the_migrations_make_the_tables_the_program_uses(tmp_path: Path) -> None:
+    path = await made(tmp_path / "torpor.db")
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    engine.dispose()
+    assert differences == []
+
+
+def test_the_programs_schema_is_the_newest_migration() -> None:
+    assert ScriptDirectory(str(MIGRATIONS)).get_current_head() == SCHEMA_VERSION
+
+
+async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
+    path = await made(tmp_path / "torpor.db")
+    await made(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(SCHEMA_VERSION,)]
+
+
+async def test_a_commit_is_on_the_disk_before_it_returns(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "torpor.db")
+    async with store._writer.connect() as connection:
+        assert (await connection.exec_driver_sql("PRAGMA synchronous")).scalar() == 2
+        assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
+    await store.aclose()
+
+
+async def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = await made(tmp_path / "torpor.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(Unsupported, match="9999, which is newer than this program's"):
+        await open_store(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
+
+
+async def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "torpor.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+    with pytest.raises(Failed, match="not Torpor's"):
+        await open_store(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "torpor.db"
+    path.write_bytes(b"a text that is long enough to look at, but no database at all\n" * 100)
+    with pytest.raises(Failed, match=r"torpor\.db"):
+        await open_store(path)
+
+
+async def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="unable to open"):
+        await open_store(tmp_path / "missing" / "torpor.db")
+
+
+@pytest.mark.parametrize(
+    ("question", "index"),
+    [
+        ("page", "sandboxes_listing"),
+        ("page_by_metadata", "sandboxes_listing"),
+        ("due", "sandboxes_expiry"),
+        ("next_expiry", "sandboxes_expiry"),
+        ("get", "sqlite_autoindex_sandboxes_1"),
+    ],
+)
+async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, question: str, index: str) -> None:
+    path = tmp_path / "torpor.db"
+    store = await open_store(path)
+    asked: list[tuple[str, object]] = []
+
+    def note(_c: object, _u: object, statement: str, parameters: object, _x: object, _m: object) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(store._reader.sync_engine, "before_cursor_execute", note)
+    await {
+        "page": lambda: store.page(Listing(HERE)),
+        "page_by_metadata": lambda: store.page(Listing(HERE, metadata={"run": "1"})),
+        "due": lambda: store.due(datetime.now(UTC), 1),
+        "next_expiry": store.next_expiry,
+        "get": lambda: store.get(SandboxId("x")),
+    }[question]()
+    await store.aclose()
+    ((statement, parameters),) = asked
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()  # type: ignore[arg-type]
+    steps = [row[3] for row in plan]
+    assert any(index in step for step in steps), steps
+    assert not any(step.startswith("SCAN sandboxes") and "INDEX" not in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
