@@ -81,6 +81,7 @@ class CgroupTree:
         # Where the agent itself lives, to go back to after it has started a process in another group.
         self._home = os.open(f"{_own_group()}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         self._count = 0
+        self._freezing = False
         limited = b"pids" in _read(f"{self.user}/cgroup.subtree_control").split()
         self._most_processes = int(_read("/proc/sys/kernel/threads-max")) // 2 if limited else 0
         self._ready: list[Cgroup] = []
@@ -129,15 +130,22 @@ class CgroupTree:
 
     def freezing(self) -> bool:
         """Tell whether everything of the user's is stopped or about to."""
-        return _read(f"{self.user}/cgroup.freeze").strip() == b"1"
+        # Remembered, and so saved and restored with the memory: the kernel's own answer would cost every create and exec.
+        return self._freezing
+
+    def populated(self) -> bool:
+        """Tell whether anything of the user's runs."""
+        return _field(_read(f"{self.user}/cgroup.events"), b"populated") == 1
 
     def freeze(self) -> None:
         """Begin to stop everything of the user's."""
+        self._freezing = True
         _write(f"{self.user}/cgroup.freeze", b"1")
 
     def thaw(self) -> None:
         """Let everything of the user's go on."""
         _write(f"{self.user}/cgroup.freeze", b"0")
+        self._freezing = False
 
     def close(self) -> None:
         """Kill everything of the user's and remove the groups. For an agent that is not a guest's first process."""

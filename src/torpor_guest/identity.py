@@ -1,27 +1,27 @@
 """`adopt`: after every restore the guest becomes the sandbox it now is, and says so only when all of it is done.
 
-Programs in the guest can watch /run/torpor/identity.json, which is replaced in one step at every adoption:
+Programs in the guest can watch /run/torpor/identity.json, which is written anew at every adoption, while they stand still:
 
     {"sandbox_id": "sbx-...", "generation": 1700000000000000000}
 
 `generation` grows with every adoption, also with one under the same id (a wake). Commands find the id in TORPOR_SANDBOX_ID.
+
+Every create waits for an adoption, and each piece of code in it that has not run since the restore has to be translated by an
+emulating host. So it does little: the files are on a tmpfs, bound over their places in /etc, and stay open.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import socket
 import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from torpor_guest.connection import Stream
@@ -33,7 +33,12 @@ _RNDRESEEDCRNG = 0x5207
 _MIN_ENTROPY = 64
 _MAX_ENTROPY = 512
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
-_HOST_LINE = re.compile(r"^127\.0\.1\.1\s.*\n?", re.MULTILINE)
+_OWN_ADDRESS = b"127.0.1.1"
+_LOCALHOST = (b"127.0.0.1\tlocalhost", b"::1\tlocalhost")
+_MAX_HOSTS = 1024 * 1024
+
+# On a tmpfs; three of the files are bound over their namesakes in /etc by `startup`.
+IDENTITY_FOLDER = "/run/torpor"
 
 
 class Order(NamedTuple):
@@ -50,8 +55,8 @@ class Machine(Protocol):
     """What an identity is written to. Each method raises OSError if it did not happen."""
 
     @property
-    def root(self) -> str:
-        """Below this the files are: "" in a guest."""
+    def files(self) -> IdentityFiles:
+        """The files that tell who the guest is."""
 
     def set_clock(self, wall_ns: int) -> None:
         """Set the wall clock."""
@@ -63,32 +68,59 @@ class Machine(Protocol):
         """Set the kernel's host name."""
 
 
+class IdentityFiles:
+    """The files that tell who the guest is, in one folder, kept open."""
+
+    def __init__(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self._open = {name: _open(f"{folder}/{name}") for name in ("hostname", "hosts", "machine-id", "identity.json")}
+
+    def write(self, order: Order) -> None:
+        """Write them all."""
+        name = order.hostname.encode()
+        self._put("hostname", name + b"\n")
+        self._put("hosts", with_host_line(os.pread(self._open["hosts"], _MAX_HOSTS, 0), name))
+        self._put("machine-id", machine_id(order.sandbox_id).encode() + b"\n")
+        facts = b'{"sandbox_id": "%s", "generation": %d}\n' % (order.sandbox_id.encode(), order.generation)
+        self._put("identity.json", facts)
+
+    def _put(self, name: str, data: bytes) -> None:
+        fd = self._open[name]
+        os.pwrite(fd, data, 0)
+        if os.lseek(fd, 0, os.SEEK_END) != len(data):
+            os.ftruncate(fd, len(data))
+
+
+def _open(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.fchmod(fd, 0o644)
+    return fd
+
+
 class GuestMachine:
     """The guest itself."""
 
-    root = ""
+    def __init__(self) -> None:
+        self.files = IdentityFiles(IDENTITY_FOLDER)
+        self._random = os.open("/dev/urandom", os.O_WRONLY | os.O_CLOEXEC)
 
     def set_clock(self, wall_ns: int) -> None:
         time.clock_settime_ns(time.CLOCK_REALTIME, wall_ns)
 
     def add_entropy(self, entropy: bytes) -> None:
-        fd = os.open("/dev/urandom", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            fcntl.ioctl(fd, _RNDADDENTROPY, struct.pack(f"ii{len(entropy)}s", len(entropy) * 8, len(entropy), entropy))
-            fcntl.ioctl(fd, _RNDRESEEDCRNG)
-        finally:
-            os.close(fd)
+        size = len(entropy)
+        fcntl.ioctl(self._random, _RNDADDENTROPY, struct.pack(f"ii{size}s", size * 8, size, entropy))
+        fcntl.ioctl(self._random, _RNDRESEEDCRNG)
 
     def set_hostname(self, name: str) -> None:
         socket.sethostname(name)
 
 
 class FolderMachine:
-    """Stands in for a guest where the agent runs as an ordinary process: only files, below a folder of the caller's."""
+    """Stands in for a guest where the agent runs as an ordinary process: only files, in a folder of the caller's."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
-        os.makedirs(f"{root}/etc", exist_ok=True)
+    def __init__(self, folder: str) -> None:
+        self.files = IdentityFiles(folder)
 
     def set_clock(self, wall_ns: int) -> None:
         """The clock belongs to the host; it stays."""
@@ -101,16 +133,16 @@ class FolderMachine:
 
 
 class Adoption:
-    """Serves `adopt`. `mark` is given the variables that every later command gets, `thaw` lets the user's processes go on."""
+    """Serves `adopt`. `mark` takes the variables that every later command gets, `thaw` lets the user's processes go on."""
 
     def __init__(self, machine: Machine, mark: Callable[[dict[bytes, bytes]], None], thaw: Callable[[], None]) -> None:
         self._machine, self._mark, self._thaw = machine, mark, thaw
 
     def adopt(self, stream: Stream, request: Request) -> None:
-        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation}: RESULT {sandbox_id, hostname, wall_ns, skipped}."""
+        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation}: RESULT {sandbox_id, hostname, generation, wall_ns}."""
         order = read_order(request)
         try:
-            skipped = self._become(order)
+            self._become(order)
         except OSError as error:
             raise Refusal("failed", f"the guest could not take its identity: {error}") from error
         self._mark({b"TORPOR_SANDBOX_ID": order.sandbox_id.encode()})
@@ -120,28 +152,17 @@ class Adoption:
                 "hostname": order.hostname,
                 "generation": order.generation,
                 "wall_ns": time.time_ns(),
-                "skipped": skipped,
             }
         )
         self._thaw()
 
-    def _become(self, order: Order) -> list[str]:
-        """Return the files that could not be written because their place is read-only or missing in this image."""
-        machine, root = self._machine, self._machine.root
+    def _become(self, order: Order) -> None:
+        machine = self._machine
         # Entropy first: whatever draws random bytes from here on differs from every other guest of the same snapshot.
         machine.add_entropy(order.entropy)
         machine.set_clock(order.wall_ns)
         machine.set_hostname(order.hostname)
-        contents = {
-            "/etc/hostname": lambda _: order.hostname + "\n",
-            "/etc/hosts": lambda old: with_host_line(old, order.hostname),
-            "/etc/machine-id": lambda _: machine_id(order.sandbox_id) + "\n",
-        }
-        skipped = [name for name, content in contents.items() if not _rewrite(root + name, content)]
-        os.makedirs(f"{root}/run/torpor", mode=0o755, exist_ok=True)
-        facts = {"sandbox_id": order.sandbox_id, "generation": order.generation}
-        _replace(f"{root}/run/torpor/identity.json", json.dumps(facts) + "\n")
-        return skipped
+        machine.files.write(order)
 
 
 def read_order(request: Request) -> Order:
@@ -164,45 +185,7 @@ def machine_id(sandbox_id: str) -> str:
     return hashlib.blake2s(b"torpor machine-id " + sandbox_id.encode(), digest_size=16).hexdigest()
 
 
-def with_host_line(hosts: str, hostname: str) -> str:
-    """Return the text of /etc/hosts with exactly one line for 127.0.1.1, where the first one stood or else at the end."""
-    line = f"127.0.1.1\t{hostname}\n"
-    first = _HOST_LINE.search(hosts)
-    if first is None:
-        start = hosts if hosts.strip() else "127.0.0.1\tlocalhost\n::1\tlocalhost\n"
-        return start + ("" if start.endswith("\n") else "\n") + line
-    return hosts[: first.start()] + line + _HOST_LINE.sub("", hosts[first.end() :])
-
-
-def _rewrite(path: str, content: Callable[[str], str]) -> bool:
-    """Give a file new content; False where the image does not allow it."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            old = file.read(1024 * 1024)
-    except FileNotFoundError:
-        old = ""
-    new = content(old)
-    if new == old:
-        return True
-    try:
-        _replace(path, new)
-    except OSError as error:
-        if error.errno in (errno.EROFS, errno.ENOENT):
-            return False
-        raise
-    return True
-
-
-def _replace(path: str, text: str) -> None:
-    """Put a file (0644) in its place in one step."""
-    draft = f"{path}.torpor-{os.urandom(4).hex()}"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-            os.fchmod(fd, 0o644)
-            file.write(text)
-        os.rename(draft, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(draft)
-        raise
+def with_host_line(hosts: bytes, hostname: bytes) -> bytes:
+    """Return the text of /etc/hosts with exactly one line for 127.0.1.1, at the end."""
+    kept = [line for line in hosts.splitlines() if not line.startswith(_OWN_ADDRESS)]
+    return b"\n".join([*(kept or _LOCALHOST), _OWN_ADDRESS + b"\t" + hostname, b""])

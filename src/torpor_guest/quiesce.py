@@ -21,9 +21,9 @@ class Quiescence:
         self._loop, self._tree = loop, tree
 
     def quiesce(self, stream: Stream, request: Request) -> None:
-        """`quiesce` {timeout_s?}: RESULT {frozen}; not in time: ERROR, and everything runs on."""
+        """`quiesce` {timeout_s?}: RESULT {frozen} (False: there was nothing to stop); not in time: ERROR, and everything runs on."""
         timeout_s = request.optional_seconds("timeout_s") or _DEFAULT_TIMEOUT_S
-        if self._tree is None:
+        if self._tree is None or not self._tree.populated():
             _settle_down()
             stream.result({"frozen": False})
         else:

@@ -15,7 +15,11 @@ import socket
 import struct
 from contextlib import suppress
 
+from torpor_guest.identity import IDENTITY_FOLDER
+
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 2, 4, 8, 1 << 21
+_MS_BIND = 4096
+_MAX_FILE = 1024 * 1024
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
 _OPEN_FILES = 65536
@@ -28,6 +32,7 @@ def start_system() -> None:
     """Make the guest a system that programs can run in. Raises OSError where that fails."""
     os.umask(0o022)
     _mount_all()
+    _bind_identity()
     _link_devices()
     _loopback_up()
     _limits()
@@ -74,6 +79,26 @@ def _is_mounted(target: str) -> bool:
             return any(line.split()[4] == target for line in file)
     except FileNotFoundError:  # /proc itself comes first
         return False
+
+
+def _bind_identity() -> None:
+    """Put the files that tell who the guest is on the tmpfs, and bind them over their places in /etc.
+
+    An image that has no place for one, and takes none, goes without it.
+    """
+    for name in ("hostname", "hosts", "machine-id"):
+        source, target = f"{IDENTITY_FOLDER}/{name}", f"/etc/{name}"
+        with open(source, "ab") as file, suppress(FileNotFoundError), open(target, "rb") as old:
+            file.write(old.read(_MAX_FILE))
+        with suppress(OSError):
+            os.close(os.open(target, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+            _bind(source, target)
+
+
+def _bind(source: str, target: str) -> None:
+    if _libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(_MS_BIND), None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"bind {source} over {target}: {os.strerror(number)}")
 
 
 def _link_devices() -> None:

@@ -206,7 +206,9 @@ said = [sandbox.exec(f"echo parent {number}").stdout for number in range(5)]
 assert said == [f"parent {number}\\n" for number in range(5)], said
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
-    ran = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -221,7 +223,9 @@ async def main():
 asyncio.run(main())
 asyncio.run(main())
 """
-    ran = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -266,7 +270,10 @@ def _interrupt(_: str) -> None:
 
 
 def test_templates_are_listed_with_their_cold_boot(client: Client) -> None:
-    assert {template.name: template.cold_boot_ms for template in client.templates.list()} == {"base": 4500, "agent": 4500}
+    assert {template.name: template.cold_boot_ms for template in client.templates.list()} == {
+        "base": 4500,
+        "agent": 4500,
+    }
     client.templates.delete("agent")
     with pytest.raises(NotFound):
         client.templates.delete("agent")

@@ -127,6 +127,23 @@ def test_output_arrives_while_the_command_runs(sandbox: Sandbox) -> None:
     assert sandbox.exec(command, on_stdout=answer, timeout_seconds=60).exit_code == 0
 
 
+def test_the_line_of_a_silent_command_shows_signs_of_life(server: RunningServer, sandbox: Sandbox) -> None:
+    # The command waits for a file that is made only when something has arrived.
+    order = {"cmd": "rm -f /tmp/alive; until [ -e /tmp/alive ]; do sleep 0.05; done; echo done", "timeout_seconds": 60}
+    with httpx2.stream(
+        "POST",
+        f"{server.url}/v1/sandboxes/{sandbox.id}/exec/stream",
+        headers={"Authorization": f"Bearer {server.key}"},
+        json=order,
+        timeout=STREAM_SILENCE_S,
+        trust_env=False,
+    ) as answer:
+        pieces = answer.iter_raw()
+        assert next(pieces).startswith(b":")
+        sandbox.filesystem.write("/tmp/alive", "")
+        assert b"event: exit" in b"".join(pieces)
+
+
 def test_two_hundred_short_commands_eight_at_a_time_each_get_their_own_code(sandbox: Sandbox) -> None:
     codes = random.Random(49).choices(range(256), k=200)
     with ThreadPoolExecutor(8) as pool:

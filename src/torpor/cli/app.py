@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         outcome = app(list(arguments), prog_name="torpor", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:
+    except output.ReaderGone:
         return output.gone()
     except (TorporError, OSError) as error:
         return output.fail(error)

@@ -21,6 +21,10 @@ _STATE_STYLES = {"running": "green", "ok": "green", "failed": "red", "bad": "red
 _UNBOUNDED_WIDTH = 1_000_000
 
 
+class ReaderGone(Exception):
+    """Whoever read our output has closed it."""
+
+
 class _Mode:
     as_json = False
 
@@ -143,9 +147,12 @@ def _plain_progress(event: Progress) -> None:
 
 
 def pass_through(stream: IO[bytes], chunk: bytes) -> None:
-    """Write bytes as they are, at once."""
-    stream.write(chunk)
-    stream.flush()
+    """Write bytes as they are, at once. Raises ReaderGone if nobody reads them any more."""
+    try:
+        stream.write(chunk)
+        stream.flush()
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 @contextlib.contextmanager
@@ -176,8 +183,10 @@ def complain(message: str, hint: str | None = None) -> None:
 
 
 def gone() -> int:
-    """End quietly when the reader of stdout has gone, and return the exit code a shell gives for that."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Return the exit code a shell gives when a reader has gone, having seen to it that nothing more is written to it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
     return 141
 
 

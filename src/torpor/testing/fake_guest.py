@@ -69,7 +69,7 @@ class _Line:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while size := await loop.sock_recv_into(self._sock, self._parser.room):
+            while size := await loop.sock_recv_into(self._sock, self._parser.room()):
                 if not self.guest.silent:
                     for item in self._parser.take(size):
                         await self._take(item)
