@@ -116,8 +116,8 @@ def _raw(text: str) -> bytes:
 def being(account: Account) -> Iterator[None]:
     """Be the user while a child is made that is to stay so: real and effective ids are his, the saved ones are kept.
 
-    The child becomes wholly his by its exec, which overwrites the saved ids and drops all capabilities. So it can be made by vfork,
-    which the interpreter refuses where the child itself would have to change ids.
+    The child becomes wholly his by its exec, which overwrites the saved ids and drops all capabilities. So it can be
+    made by vfork, which the interpreter refuses where the child itself would have to change ids.
     """
     own = os.geteuid()
     if own != 0 or account.uid == 0:

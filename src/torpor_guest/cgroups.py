@@ -20,10 +20,16 @@ _CONTROLLERS = ("memory", "pids", "cpu")
 
 
 class Cgroup:
-    """The control group of one command."""
+    """The control group of one command, made when this is. What a command waits for is opened ahead."""
 
     def __init__(self, path: str) -> None:
+        os.mkdir(path)
         self.path = path
+        self.procs = os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self._memory_events = os.open(f"{path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # no memory controller here
+            self._memory_events = -1
 
     def kill(self) -> None:
         """Kill every process in it; none can escape, whatever sessions and groups they made."""
@@ -31,14 +37,17 @@ class Cgroup:
 
     def oom_killed(self) -> bool:
         """Tell whether the kernel killed a process of it for lack of memory."""
-        try:
-            events = _read(f"{self.path}/memory.events")
-        except FileNotFoundError:  # no memory controller here
-            return False
-        return _field(events, b"oom_kill") > 0
+        return self._memory_events >= 0 and _field(os.pread(self._memory_events, 256, 0), b"oom_kill") > 0
+
+    def close(self) -> None:
+        """Close what was opened ahead; the group itself stays."""
+        os.close(self.procs)
+        if self._memory_events >= 0:
+            os.close(self._memory_events)
 
     def remove_when_empty(self, loop: Loop) -> None:
-        """Remove it now, or as soon as its last process has ended."""
+        """Close it, and remove it now or as soon as its last process has ended."""
+        self.close()
         if self._removed():
             return
         try:
@@ -70,7 +79,10 @@ class Cgroup:
 
 
 class CgroupTree:
-    """The groups below `root`, a folder of a cgroup v2 file system that belongs to the agent. Raises OSError if it is none."""
+    """The groups below `root`, a folder of a cgroup v2 file system that belongs to the agent.
+
+    Raises OSError if it is none.
+    """
 
     def __init__(self, root: str) -> None:
         self.user = f"{root}/user"
@@ -110,15 +122,16 @@ class CgroupTree:
     def _make(self) -> Cgroup:
         self._count += 1
         group = Cgroup(f"{self.user}/{_PREFIX}{self._count}")
-        os.mkdir(group.path)
         if self._most_processes:
             # One command may fork until nothing is left for it, and there is still room for another.
             _write(f"{group.path}/pids.max", str(self._most_processes).encode())
         return group
 
     def start_in(self, group: Cgroup, start: Callable[[], int]) -> int:
-        """Call `start` while this process is in `group`, so that the child it makes is born there, and return what it returns."""
-        _write(f"{group.path}/cgroup.procs", b"0")
+        """Call `start` while this process is in `group`, so that the child it makes is born there, and return what
+        it returns.
+        """
+        os.write(group.procs, b"0")
         try:
             return start()
         finally:
@@ -130,7 +143,8 @@ class CgroupTree:
 
     def freezing(self) -> bool:
         """Tell whether everything of the user's is stopped or about to."""
-        # Remembered, and so saved and restored with the memory: the kernel's own answer would cost every create and exec.
+        # Remembered, and so saved and restored with the memory: the kernel's own answer would cost every create and
+        # exec.
         return self._freezing
 
     def populated(self) -> bool:

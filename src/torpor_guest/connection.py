@@ -1,8 +1,8 @@
 """The line to the host: frames in and out, streams, flow control, and starting afresh when the host does.
 
-Outgoing frames are made one at a time, when the line can take one: first what is in `_control` (answers, credit), then one
-frame of the next source in turn. So a client that reads slowly costs no memory, and no stream waits for more than one frame of
-another.
+Outgoing frames are made one at a time, when the line can take one: first what is in `_control` (answers, credit),
+then one frame of the next source in turn. So a client that reads slowly costs no memory, and no stream waits for more
+than one frame of another.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Stream:
 class Connection:
     """Serves the host on one descriptor. `serve` is called with each new stream and its request.
 
-    `lasting`: the descriptor is a port that outlives its hosts, so an end of file means that none is connected now. Otherwise
-    `on_gone` is called.
+    `lasting`: the descriptor is a port that outlives its hosts, so an end of file means that none is connected now.
+    Otherwise `on_gone` is called.
     """
 
     def __init__(self, loop: Loop, fd: int, *, lasting: bool, features: dict[str, Any]) -> None:
@@ -123,7 +123,8 @@ class Connection:
         self.on_gone: Callable[[], None] = loop.stop
         self._loop, self._fd, self._lasting, self._features = loop, fd, lasting, features
         self._parser = protocol.Parser(protocol.seek_hello)
-        # A readv on a port fills them one by one and stops at the first that stays short: sixteen reads for one system call.
+        # A readv on a port fills them one by one and stops at the first that stays short: sixteen reads for one
+        # system call.
         room = self._parser.room()
         self._rooms = [room[at : at + _PORT_BUFFER] for at in range(0, protocol.READ_SIZE, _PORT_BUFFER)]
         self._streams: dict[int, Stream] = {}
@@ -293,7 +294,10 @@ class Connection:
             self._turns.append((stream, source))
 
     def flush(self) -> bool:
-        """Send what there is, as far as the line takes it and for a limited time. Returns True if there is more to try."""
+        """Send what there is, as far as the line takes it and for a limited time.
+
+        Returns True if there is more to try.
+        """
         for _ in range(_BURST):
             if self._out is None:
                 self._out = self._next()

@@ -1,13 +1,16 @@
 """`adopt`: after every restore the guest becomes the sandbox it now is, and says so only when all of it is done.
 
-Programs in the guest can watch /run/torpor/identity.json, which is written anew at every adoption, while they stand still:
+Programs in the guest can watch /run/torpor/identity.json, which is written anew at every adoption, while they stand
+still:
 
     {"sandbox_id": "sbx-...", "generation": 1700000000000000000}
 
-`generation` grows with every adoption, also with one under the same id (a wake). Commands find the id in TORPOR_SANDBOX_ID.
+`generation` grows with every adoption, also with one under the same id (a wake). Commands find the id in
+TORPOR_SANDBOX_ID.
 
-Every create waits for an adoption, and each piece of code in it that has not run since the restore has to be translated by an
-emulating host. So it does little: the files are on a tmpfs, bound over their places in /etc, and stay open.
+Every create waits for an adoption, and each piece of code in it that has not run since the restore has to be
+translated by an emulating host. So it does little: the files are on a tmpfs, bound over their places in /etc, and
+stay open.
 """
 
 from __future__ import annotations
@@ -133,13 +136,18 @@ class FolderMachine:
 
 
 class Adoption:
-    """Serves `adopt`. `mark` takes the variables that every later command gets, `thaw` lets the user's processes go on."""
+    """Serves `adopt`.
+
+    `mark` takes the variables that every later command gets, `thaw` lets the user's processes go on.
+    """
 
     def __init__(self, machine: Machine, mark: Callable[[dict[bytes, bytes]], None], thaw: Callable[[], None]) -> None:
         self._machine, self._mark, self._thaw = machine, mark, thaw
 
     def adopt(self, stream: Stream, request: Request) -> None:
-        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation}: RESULT {sandbox_id, hostname, generation, wall_ns}."""
+        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation}: RESULT {sandbox_id, hostname, generation,
+        wall_ns}.
+        """
         order = read_order(request)
         try:
             self._become(order)
@@ -187,5 +195,5 @@ def machine_id(sandbox_id: str) -> str:
 
 def with_host_line(hosts: bytes, hostname: bytes) -> bytes:
     """Return the text of /etc/hosts with exactly one line for 127.0.1.1, at the end."""
-    kept = [line for line in hosts.splitlines() if not line.startswith(_OWN_ADDRESS)]
+    kept = [line for line in hosts.splitlines() if line.split(None, 1)[:1] != [_OWN_ADDRESS]]
     return b"\n".join([*(kept or _LOCALHOST), _OWN_ADDRESS + b"\t" + hostname, b""])

@@ -1,7 +1,8 @@
 """The agent's event loop: epoll, timers and small steps of long work, in one thread.
 
-Written by hand because the guest may be emulated: asyncio costs about ten times the Python code per event, and after every restore
-each piece of code that runs first has to be translated anew, so the less there is the sooner the first answer leaves.
+Written by hand because the guest may be emulated: asyncio costs about ten times the Python code per event, and after
+every restore each piece of code that runs first has to be translated anew, so the less there is the sooner the first
+answer leaves.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class Timer:
 class Loop:
     """Calls handlers for descriptors that are ready, timers that are due and steps that are left, until `stop`.
 
-    A handler that raises is a fault of ours: it is written to the console, the descriptor is watched no more and everybody else
-    goes on, because the end of this process is the end of the whole guest. `flush` is called before the steps and after
-    them, to send what was produced; if it returns True there is more to do and the next turn does not wait.
+    A handler that raises is a fault of ours: it is written to the console, the descriptor is watched no more and
+    everybody else goes on, because the end of this process is the end of the whole guest. `flush` is called before
+    the steps and after them, to send what was produced; if it returns True there is more to do and the next turn does
+    not wait.
     """
 
     def __init__(self) -> None:

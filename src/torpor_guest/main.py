@@ -1,8 +1,8 @@
 """The agent's program: `main.py [--port NAME]` as a guest's first process.
 
-To develop and test it as an ordinary process: `--no-init --socket-fd N [--cgroup DIR] --identity-root DIR`. It then serves on a
-connected socket until that is closed, sets up nothing, and writes identities below DIR instead of into the system. Without a
-control group of its own it holds commands together by their sessions.
+To develop and test it as an ordinary process: `--no-init --socket-fd N [--cgroup DIR] --identity-root DIR`. It then
+serves on a connected socket until that is closed, sets up nothing, and writes identities below DIR instead of into
+the system. Without a control group of its own it holds commands together by their sessions.
 """
 
 from __future__ import annotations

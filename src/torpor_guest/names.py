@@ -1,9 +1,10 @@
 """File names as text, and back without loss.
 
-A name in Linux is any bytes but "/" and NUL, and need not be UTF-8; JSON and the libraries on the way carry only Unicode without
-lone surrogates. So a name is read as UTF-8, and each byte that is not part of valid UTF-8 becomes one character of a private range:
-byte 0xNN is U+10FENN. Where a name really holds characters of that range they are written as their four bytes, each in the same
-way, so every name has exactly one text and every such text leads back to its name.
+A name in Linux is any bytes but "/" and NUL, and need not be UTF-8; JSON and the libraries on the way carry only
+Unicode without lone surrogates. So a name is read as UTF-8, and each byte that is not part of valid UTF-8 becomes one
+character of a private range: byte 0xNN is U+10FENN. Where a name really holds characters of that range they are
+written as their four bytes, each in the same way, so every name has exactly one text and every such text leads back
+to its name.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ _SPLICE_NONBLOCK = 2
 class OutputPipe:
     """A command's stdout or stderr, as a source of one stream.
 
-    It is read only as fast as the host takes it. Once the command has ended exactly what is in the pipe at that moment is
-    delivered; what background children write later is read and thrown away, so that they never block or get SIGPIPE. `null` is
-    an open /dev/null. `on_done` is called once nothing more will be delivered.
+    It is read only as fast as the host takes it. Once the command has ended exactly what is in the pipe at that
+    moment is delivered; what background children write later is read and thrown away, so that they never block or get
+    SIGPIPE. `null` is an open /dev/null. `on_done` is called once nothing more will be delivered.
     """
 
     def __init__(self, loop: Loop, null: int, stream: Stream, sub: int, on_done: Callable[[], None]) -> None:
@@ -77,7 +77,8 @@ class OutputPipe:
         elif self._left is not None:
             self._left -= size
         elif size == protocol.MAX_PAYLOAD and not self._widened:
-            # Much output: a wider pipe means fewer turns between the command and us. One with little output is not worth the call.
+            # Much output: a wider pipe means fewer turns between the command and us. One with little output is not
+            # worth the call.
             self._widened = True
             with suppress(PermissionError):  # the user's pipes have used up what he may have; this one stays as it is
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)

@@ -1,16 +1,19 @@
 """The protocol between the host and the guest's agent, version 1. Pure: bytes in, bytes out, no I/O.
 
-The line is a byte stream in each direction that may have lost bytes, or hold stale ones, whenever the host connects anew.
+The line is a byte stream in each direction that may have lost bytes, or hold stale ones, whenever the host connects
+anew.
 
-Synchronise. The host sends PREAMBLE and a HELLO. PREAMBLE is zeros enough to fill up any frame that was cut off, and one header
-more; such a frame ends in a wrong trailer and is thrown away, and what follows is no header, so the guest looks for the next
-HELLO. At every valid HELLO the guest forgets all calls of the former connection (commands run on, their output is discarded;
-transfers are aborted) and answers WELCOME with the same nonce. The host throws everything away until it finds that nonce.
+Synchronise. The host sends PREAMBLE and a HELLO. PREAMBLE is zeros enough to fill up any frame that was cut off, and
+one header more; such a frame ends in a wrong trailer and is thrown away, and what follows is no header, so the guest
+looks for the next HELLO. At every valid HELLO the guest forgets all calls of the former connection (commands run on,
+their output is discarded; transfers are aborted) and answers WELCOME with the same nonce. The host throws everything
+away until it finds that nonce.
 
-    HELLO    magic 16 | version u16 | nonce 16 | crc32 u32                       these two keep their form in all versions
-    WELCOME  magic 16 | version u16 | nonce 16 | length u32 | JSON | crc32 u32
+    HELLO    magic 16 | version u16 | nonce 16 | crc32 u32                       these two keep their form in all
+    versions WELCOME  magic 16 | version u16 | nonce 16 | length u32 | JSON | crc32 u32
 
-A side that does not speak the other's version says so and goes no further: the guest by the `refused` sentence in its WELCOME.
+A side that does not speak the other's version says so and goes no further: the guest by the `refused` sentence in its
+WELCOME.
 
 Frame. All numbers big-endian; payload of at most MAX_PAYLOAD bytes; the trailer is not zero.
 
@@ -21,17 +24,16 @@ Frame. All numbers big-endian; payload of at most MAX_PAYLOAD bytes; the trailer
 Types, H from the host, G from the guest. A stream is one call; its id is odd, chosen by the host, ever larger.
 
     OPEN    H   a JSON request with its `op`. sub MORE: another part of it follows; sub LAST: it is complete
-    DATA    HG  bytes: sub INPUT to the guest (stdin, upload), OUTPUT (stdout, download, lines of JSON) and ERRORS (stderr) from it
-    END     H   sub INPUT: no more of it comes
-    CREDIT  HG  u32: so many more bytes of `sub` may be sent
-    RESULT  G   a JSON object, in parts like OPEN; the call is over
-    ERROR   G   a JSON object {code, message, hint}; the call is over. On stream 0: the host broke the protocol, nothing more comes
-    CANCEL  H   the host gives up: the guest kills the command or aborts the transfer, and still answers RESULT or ERROR
+    DATA    HG  bytes: sub INPUT to the guest (stdin, upload), OUTPUT (stdout, download, lines of JSON) and ERRORS
+    (stderr) from it END     H   sub INPUT: no more of it comes CREDIT  HG  u32: so many more bytes of `sub` may be
+    sent RESULT  G   a JSON object, in parts like OPEN; the call is over ERROR   G   a JSON object {code, message,
+    hint}; the call is over. On stream 0: the host broke the protocol, nothing more comes CANCEL  H   the host gives
+    up: the guest kills the command or aborts the transfer, and still answers RESULT or ERROR
 
-Flow control. Each sub-channel of each stream starts with WINDOW bytes of credit; DATA uses it up, and the receiver gives
-it back as the bytes are really consumed. Frames for a stream that is over are ignored by the guest, which cannot know
-what the host had sent before it heard; towards the host they are a breach of the protocol, like data without credit, a wrong header or
-malformed JSON, and the host closes the connection.
+Flow control. Each sub-channel of each stream starts with WINDOW bytes of credit; DATA uses it up, and the receiver
+gives it back as the bytes are really consumed. Frames for a stream that is over are ignored by the guest, which
+cannot know what the host had sent before it heard; towards the host they are a breach of the protocol, like data
+without credit, a wrong header or malformed JSON, and the host closes the connection.
 
 Paths and file names are bytes; in JSON they stand as `torpor_guest.names` writes them.
 """
@@ -74,7 +76,8 @@ HEADER_SIZE: Final = _HEADER.size
 OVERHEAD: Final = HEADER_SIZE + 1
 MAX_PAYLOAD: Final = MAX_FRAME - OVERHEAD
 
-# Bytes that may be under way on one sub-channel of one stream; enough to keep the line busy at 150 MB/s and 1.5 ms there and back.
+# Bytes that may be under way on one sub-channel of one stream; enough to keep the line busy at 150 MB/s and 1.5 ms
+# there and back.
 WINDOW: Final = 256 * 1024
 # Credit goes back in pieces of this size, so that it costs one small frame for two big ones.
 CREDIT_STEP: Final = 64 * 1024
@@ -174,7 +177,8 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-# Made once: the functions of the json module make one for every call with options, which costs more than the work itself.
+# Made once: the functions of the json module make one for every call with options, which costs more than the work
+# itself.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
@@ -193,7 +197,8 @@ def welcome(nonce: bytes, features: dict[str, Any], version: int = VERSION) -> b
 
 
 Greeting = Hello | Welcome
-# Looks for a greeting between two offsets of a buffer. Returns it, or None, and where to go on: with None, all before is garbage.
+# Looks for a greeting between two offsets of a buffer. Returns it, or None, and where to go on: with None, all before
+# is garbage.
 Seek = Callable[[bytearray, int, int], tuple[Greeting | None, int]]
 
 
@@ -235,15 +240,16 @@ def _find_magic(data: bytearray, at: int, end: int, magic: bytes) -> int:
 class Parser:
     """Cuts greetings and frames out of a byte stream, however it arrives, without copying it.
 
-    Bytes are received straight into `room()`; `take` returns what they complete. While `lost` is true (as at first) it looks for a
-    greeting and drops everything else. It becomes lost at the first thing that is no frame; whether that is an accident or a breach
-    is for the caller to say.
+    Bytes are received straight into `room()`; `take` returns what they complete. While `lost` is true (as at first)
+    it looks for a greeting and drops everything else. It becomes lost at the first thing that is no frame; whether
+    that is an accident or a breach is for the caller to say.
     """
 
     def __init__(self, seek: Seek) -> None:
         self.lost = True
         self._seek = seek
-        # New bytes always come in at the same place, and what is left of the old ones is moved to right before it: it is less
+        # New bytes always come in at the same place, and what is left of the old ones is moved to right before it: it
+        # is less
         # than one frame.
         self._buffer = bytearray(MAX_FRAME + READ_SIZE)
         self._view = memoryview(self._buffer)

@@ -15,13 +15,18 @@ _DEFAULT_TIMEOUT_S = 5.0
 
 
 class Quiescence:
-    """Stops and continues everything of the user's. `tree` is None where there are no control groups: then nothing is stopped."""
+    """Stops and continues everything of the user's.
+
+    `tree` is None where there are no control groups: then nothing is stopped.
+    """
 
     def __init__(self, loop: Loop, tree: CgroupTree | None) -> None:
         self._loop, self._tree = loop, tree
 
     def quiesce(self, stream: Stream, request: Request) -> None:
-        """`quiesce` {timeout_s?}: RESULT {frozen} (False: there was nothing to stop); not in time: ERROR, and everything runs on."""
+        """`quiesce` {timeout_s?}: RESULT {frozen} (False: there was nothing to stop); not in time: ERROR, and
+        everything runs on.
+        """
         timeout_s = request.optional_seconds("timeout_s") or _DEFAULT_TIMEOUT_S
         if self._tree is None or not self._tree.populated():
             _settle_down()

@@ -1,4 +1,6 @@
-"""Reading a request's JSON: every field has the type and bounds it must have, or the call is refused by the field's name."""
+"""Reading a request's JSON: every field has the type and bounds it must have, or the call is refused by the field's
+name.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Where there are no control groups: a command is its process, what descends from it, and its session.
 
-Good enough to develop with; a process that leaves the session after its parent has died escapes. A guest has control groups.
+Good enough to develop with; a process that leaves the session after its parent has died escapes. A guest has control
+groups.
 """
 
 from __future__ import annotations

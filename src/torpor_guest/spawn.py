@@ -1,7 +1,7 @@
 """Starting one process: in its control group from birth, in a session of its own, with nothing of the agent in it.
 
-The interpreter's own fork_exec is used, not os.fork: it is a vfork, which copies no page tables (4 ms in an emulated guest), and all of the child's
-part is C. Its signature belongs to exactly the Python that the runtime carries (3.11).
+The interpreter's own fork_exec is used, not os.fork: it is a vfork, which copies no page tables (4 ms in an emulated
+guest), and all of the child's part is C. Its signature belongs to exactly the Python that the runtime carries (3.11).
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Streams(NamedTuple):
 
 
 class CannotRun(Exception):
-    """The program cannot be run. `code` is what a shell would return and `reason` what it would print after the name."""
+    """The program cannot be run.
+
+    `code` is what a shell would return and `reason` what it would print after the name.
+    """
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -81,7 +84,10 @@ def working_folder(cwd: bytes | None, account: Account) -> bytes:
 
 
 def start(order: Order, streams: Streams) -> int:
-    """Start a process and return its id. Raises CannotRun, Refusal for its folder, or OSError if there is no room for it."""
+    """Start a process and return its id.
+
+    Raises CannotRun, Refusal for its folder, or OSError if there is no room for it.
+    """
     denied = False
     for program in _candidates(order):
         try:
@@ -105,7 +111,10 @@ def _run_or_interpret(order: Order, program: bytes, streams: Streams) -> int:
 
 
 def _candidates(order: Order) -> Iterator[bytes]:
-    """Return the files that the command may mean, in order. Only existing ones: a failed exec costs more than a look."""
+    """Return the files that the command may mean, in order.
+
+    Only existing ones: a failed exec costs more than a look.
+    """
     name = order.argv[0]
     if b"/" in name:
         yield name

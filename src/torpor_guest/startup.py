@@ -36,7 +36,8 @@ def start_system() -> None:
     _link_devices()
     _loopback_up()
     _limits()
-    # Unlike other processes the first one is not ended by signals it does not handle; only Python's own handler must go. Nor does
+    # Unlike other processes the first one is not ended by signals it does not handle; only Python's own handler must
+    # go. Nor does
     # the kernel ever kill it for lack of memory, so it needs no protection from that, which its children would inherit.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir("/")
@@ -48,10 +49,10 @@ def _mount_all() -> None:
     _mount("sysfs", "/sys", "sysfs", flags | _MS_NOEXEC)
     _mount("devtmpfs", "/dev", "devtmpfs", _MS_NOSUID, "mode=0755")
     _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "gid=5,mode=620,ptmxmode=666")
-    _mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")
+    _mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")  # noqa: S108 - the place itself, not a file in it
     if not os.path.isdir("/run/torpor"):  # else the runtime is mounted below, and a new /run would hide it
         _mount("tmpfs", "/run", "tmpfs", flags, "mode=0755")
-    for folder, mode in (("/run/lock", 0o1777), ("/run/torpor", 0o755), ("/tmp", 0o1777)):
+    for folder, mode in (("/run/lock", 0o1777), ("/run/torpor", 0o755), ("/tmp", 0o1777)):  # noqa: S108
         if not os.path.isdir(folder):
             os.mkdir(folder)
             os.chmod(folder, mode)

@@ -14,7 +14,8 @@ from torpor_guest.connection import Stream
 from torpor_guest.refusal import Refusal, from_os_error, invalid, shown
 
 _MAX_LINKS = 40
-# So many bytes are handed to the disk at a time while more arrive, so that the fsync at the end, for which everybody waits, is short.
+# So many bytes are handed to the disk at a time while more arrive, so that the fsync at the end, for which everybody
+# waits, is short.
 _FLUSH_STEP = 4 * 1024 * 1024
 _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None)
@@ -207,7 +208,10 @@ def _follow(path: bytes) -> bytes:
 
 
 def _existing(path: bytes) -> os.stat_result | None:
-    """Return the status of a regular file that may be written, or None where there is nothing. Raises OSError or Refusal."""
+    """Return the status of a regular file that may be written, or None where there is nothing.
+
+    Raises OSError or Refusal.
+    """
     if os.path.basename(path) in (b"", b".", b".."):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     try:

@@ -1,7 +1,7 @@
 """Folders: `list`, `walk` and `remove`, in small steps and without ever following a link.
 
-Each level is entered through the open descriptor of the one above, so a folder that is swapped for a link meanwhile leads nowhere
-else, and paths may be longer than the kernel takes in one piece.
+Each level is entered through the open descriptor of the one above, so a folder that is swapped for a link meanwhile
+leads nowhere else, and paths may be longer than the kernel takes in one piece.
 """
 
 from __future__ import annotations

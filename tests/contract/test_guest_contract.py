@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -276,13 +275,16 @@ async def test_a_new_connection_takes_over_in_the_middle_of_everything(subject: 
         await anext(chunks)
         sleeper = asyncio.create_task(run(guest, "sleep", "1000", timeout_s=0.05))
         await guest.ping()
+        await guest.aclose()
         async with await connect(subject.sock.dup(), timeout_s=10) as second:
-            await guest.aclose()
             assert await get(second, f"{place}/big") == b"x" * 2_000_000
             assert (await run(second, "echo", "on")).stdout == b"on\n"
         with pytest.raises(errors.OutcomeUnknown):
-            async with aclosing(chunks):  # type: ignore[type-var]
-                async for _ in chunks:
-                    pass
+            await _to_the_end(chunks)
         with pytest.raises(errors.OutcomeUnknown):
             await sleeper
+
+
+async def _to_the_end(chunks: AsyncIterator[bytes]) -> None:
+    async for _ in chunks:
+        pass

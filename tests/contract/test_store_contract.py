@@ -231,5 +231,21 @@ async def test_forgetting_drops_old_deleted_sandboxes_with_their_claims_and_noth
         assert await store.claimed(HERE, Claim(f"k{number}", "d")) is not None
 
 
+async def test_a_cancelled_write_is_whole_or_nothing_and_hinders_nobody(store: Store) -> None:
+    await store.add(made(0, state=State.RUNNING))
+    for turns in range(60):
+        sandbox = made(turns + 1, metadata={"run": "1"})
+        writing = asyncio.create_task(store.add(sandbox, Claim(f"k{turns}", "d")))
+        reading = asyncio.create_task(store.get(made(0).id))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in (writing, reading):
+            task.cancel()
+        await asyncio.wait([writing, reading])
+        held = await store.claimed(HERE, Claim(f"k{turns}", "d"))
+        assert held == await store.get(sandbox.id)
+        assert await store.move(made(0).id, {State.RUNNING}, State.RUNNING, NOON) is not None
+
+
 async def test_closing_twice_is_fine(store: Store) -> None:
     await store.aclose()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from torpor import Client, Sandbox
+from torpor.cli.record import began
 
 PATIENCE_S = 60
 
@@ -111,7 +112,7 @@ def test_up_starts_once_and_down_stops(home: Path) -> None:
     finally:
         down = torpor(home, "down", "--json")
     assert json.loads(down.stdout) == {"stopped": True}
-    assert not Path(f"/proc/{pid}").exists()
+    assert began(pid) is None
     assert json.loads(torpor(home, "down", "--json").stdout) == {"stopped": False}
     assert "listens on" in (home / "server.log").read_text()
 

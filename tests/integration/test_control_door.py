@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from control_rig import KEY, Rig, control_rig
 from torpor.control.api.door import MAX_BODY_BYTES
@@ -63,7 +64,7 @@ async def test_a_request_id_is_echoed(rig: Rig, given: str) -> None:
 
 @pytest.mark.parametrize("given", ["", "x" * 65, "a b", "ü", "a;b", "<script>"])
 async def test_a_request_id_that_is_none_is_replaced(rig: Rig, given: str) -> None:
-    answer = await rig.http.get("/v1/nothing", headers={"x-request-id": given.encode()})
+    answer = await rig.http.get("/v1/nothing", headers={b"x-request-id": given.encode()})
     assert answer.headers["x-request-id"].startswith("req-")
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
@@ -79,9 +80,7 @@ async def test_a_request_id_that_is_none_is_replaced(rig: Rig, given: str) -> No
         ("DELETE", "/healthz", 405),
     ],
 )
-async def test_a_wrong_place_or_method_has_the_same_form_of_body(
-    rig: Rig, method: str, path: str, status: int
-) -> None:
+async def test_a_wrong_place_or_method_has_the_same_form_of_body(rig: Rig, method: str, path: str, status: int) -> None:
     answer = await rig.http.request(method, path)
     assert answer.status_code == status
     assert set(answer.json()) == {"error", "code", "retryable", "hint", "request_id", "details"}
@@ -129,11 +128,14 @@ class Broken(MemoryStore):
 
 
 async def test_a_bug_is_an_unknown_outcome_without_a_word_of_the_inside() -> None:
-    async with control_rig(Broken()) as rig:
-        answer = await rig.http.get("/v1/sandboxes/sbx-0000000000000000")
+    with capture_logs() as logged:
+        async with control_rig(Broken()) as rig:
+            answer = await rig.http.get("/v1/sandboxes/sbx-0000000000000000")
     assert (answer.status_code, answer.json()["code"]) == (500, "outcome_unknown")
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
+    (entry,) = [entry for entry in logged if entry["event"] == "unexpected"]
+    assert (entry["exc_info"], entry["request_id"]) == (True, answer.headers["x-request-id"])
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 

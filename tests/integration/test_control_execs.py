@@ -13,6 +13,7 @@ import pytest
 
 from control_rig import NOBODY, Rig, control_rig, events_of
 from torpor.control.api.stream import TextWriter
+from torpor.errors import Busy, OutcomeUnknown
 from torpor.model.ids import SandboxId
 from torpor.model.lifecycle import State
 from torpor.wire.public import MAX_COLLECTED_BYTES, MAX_STDIN_BYTES
@@ -297,6 +298,41 @@ async def test_a_silent_stream_beats_every_five_seconds(rig: Rig, made: str) -> 
         await rig.clock.jump(24)
     lines = [line for line in asked.result().text.splitlines() if line.startswith((":", "event"))]
     assert lines == [": beat", ": beat", ": beat", "event: stdout", ": beat", ": beat", "event: exit"]
+
+
+async def test_a_host_that_is_slow_to_answer_does_not_keep_a_stream_silent(rig: Rig, made: str) -> None:
+    hold = rig.host.hold("exec")
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(stream(rig, made, cmd="echo a"))
+        await hold.reached.wait()
+        await rig.clock.jump(7)
+        hold.release()
+    assert asked.result().text.startswith(": beat\n\n: beat\n\nevent: stdout\n")
+    assert events_of(asked.result().text)[-1][0] == "exit"
+
+
+async def test_a_host_that_refuses_late_is_an_error_event(rig: Rig, made: str) -> None:
+    hold = rig.host.hold("exec")
+    rig.host.fail("exec", Busy("not now"))
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(stream(rig, made, cmd="echo a"))
+        await hold.reached.wait()
+        await rig.clock.jump(2)
+        hold.release()
+    assert [(name, data["code"]) for name, data in events_of(asked.result().text)] == [("error", "busy")]
+
+
+@pytest.mark.parametrize("rest", ["exec", "exec/stream"])
+async def test_a_host_that_refuses_soon_is_a_status(rig: Rig, made: str, rest: str) -> None:
+    rig.host.fail("exec", Busy("not now"))
+    answer = await rig.http.post(f"/v1/sandboxes/{made}/{rest}", json={"cmd": "true"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+
+
+async def test_a_lost_answer_of_a_dead_machine_is_a_lost_sandbox(rig: Rig, made: str) -> None:
+    rig.host.fail("exec", OutcomeUnknown("the line broke off"))
+    rig.host.die(made)
+    assert (await run(rig, made, cmd="true")).json()["code"] == "sandbox_lost"
 
 
 async def test_a_timeout_in_a_stream_is_an_error_event_and_ends_it(rig: Rig, made: str) -> None:

@@ -24,7 +24,10 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from torpor_guest.m
 
 @dataclass
 class Agent:
-    """One agent process. `sock` is the host's end of its line, which the test may duplicate, use and close as it likes."""
+    """One agent process.
+
+    `sock` is the host's end of its line, which the test may duplicate, use and close as it likes.
+    """
 
     process: subprocess.Popen[bytes]
     sock: socket.socket
@@ -55,7 +58,9 @@ async def running_agent(folder: Path, *, cgroups: bool = True) -> AsyncIterator[
     complaints = folder / "agent.log"
     with ours, complaints.open("wb") as stderr:
         with theirs:
-            process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=stderr)
+            process = subprocess.Popen(  # noqa: ASYNC220 - it only starts; waiting is done in a thread
+                argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=stderr
+            )
         try:
             yield Agent(process, ours, folder / "identity", cgroup)
         finally:

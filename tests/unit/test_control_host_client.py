@@ -163,7 +163,7 @@ async def test_output_that_breaks_off_or_is_malformed_is_an_unknown_outcome(body
 async def test_frames_survive_any_cut(size: int) -> None:
     sent = [
         Frame(Kind.STDOUT, bytes(range(256)) * 7),
-        Frame(Kind.BEAT),
+        Frame(Kind.STDOUT),
         Frame(Kind.STDERR, b"e"),
         Frame(Kind.EXIT, b"{}"),
     ]

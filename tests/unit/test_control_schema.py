@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,13 +109,14 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         asked.append((statement, parameters))
 
     event.listen(store._reader.sync_engine, "before_cursor_execute", note)
-    await {
+    questions: dict[str, Callable[[], Awaitable[object]]] = {
         "page": lambda: store.page(Listing(HERE)),
         "page_by_metadata": lambda: store.page(Listing(HERE, metadata={"run": "1"})),
         "due": lambda: store.due(datetime.now(UTC), 1),
         "next_expiry": store.next_expiry,
         "get": lambda: store.get(SandboxId("x")),
-    }[question]()
+    }
+    await questions[question]()
     await store.aclose()
     ((statement, parameters),) = asked
     with closing(sqlite3.connect(path)) as connection:

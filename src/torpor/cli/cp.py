@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -47,7 +48,7 @@ def cp(
     begin = time.monotonic()
     with connection() as client:
         sandbox = find(client, str(there.sandbox))
-        with output.busy(f"copying {source} ..."):
+        with output.busy(f"copying {source} ...") if STREAM not in (source, target) else nullcontext():
             moved = _upload(sandbox, here, there) if is_upload else _download(sandbox, there, here)
     for name in moved.skipped:
         output.warn(f"left out {name}: a link to a folder or to nothing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from torpor.cli import output
-from torpor.cli.options import Home, Json, home_folder
+from torpor.cli.options import Home, Json, home_folder, server_parts
 
 
 def doctor(home: Home = None, json: Json = False) -> int:
@@ -13,7 +13,8 @@ def doctor(home: Home = None, json: Json = False) -> int:
 
     Example: `torpor doctor`
     """
-    from torpor.host.doctor import examine  # noqa: PLC0415
+    with server_parts():
+        from torpor.host.doctor import examine  # noqa: PLC0415
 
     findings = examine(home_folder(home))
     bad = sum(finding.verdict == "bad" for finding in findings)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from torpor.cli import output
-from torpor.errors import InvalidRequest
+from torpor.errors import InvalidRequest, Unsupported
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -73,6 +74,17 @@ def seconds(text: str, option: str) -> int:
     if not match:
         raise InvalidRequest(f"{option} takes a length of time such as 90, 15m, 2h or 1d, and {text!r} is not that")
     return int(match[1]) * _UNITS[match[2]]
+
+
+@contextmanager
+def server_parts() -> Iterator[None]:
+    """Import what only the server needs. Raises Unsupported, saying how to install it, where it is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"this needs the server's parts, and {error.name} is not installed", hint="pip install 'torpor[server]'"
+        ) from error
 
 
 def home_folder(home: Path | None) -> Path:

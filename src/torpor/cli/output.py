@@ -15,6 +15,7 @@ from torpor.wire.errors import to_body
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
 
 _STATE_STYLES = {"running": "green", "ok": "green", "failed": "red", "bad": "red", "warn": "yellow"}
 # A table that no person looks at is never folded.
@@ -127,14 +128,18 @@ def progress() -> Iterator[Callable[[Progress], None]]:
     if not is_watched():
         yield _plain_progress
         return
-    console = _console(sys.stderr)
-    with console.status("beginning ...", spinner="dots") as status:
+    from rich.progress import Progress as Live  # noqa: PLC0415
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(finished_text="[green]✓[/]"), TextColumn("{task.description}", markup=False))
+    with Live(*columns, TimeElapsedColumn(), console=_console(sys.stderr)) as live:
+        tasks: dict[str, TaskID] = {}
 
         def report(event: Progress) -> None:
+            if event.step not in tasks:
+                tasks[event.step] = live.add_task(f"{event.step:<10} {event.detail}", total=1)
             if event.done:
-                console.print(f"[green]done[/] {event.step:<14} {event.elapsed_s:6.1f} s", highlight=False)
-            else:
-                status.update(f"{event.step}: {event.detail}")
+                live.update(tasks[event.step], completed=1)
 
         yield report
 
@@ -183,7 +188,7 @@ def complain(message: str, hint: str | None = None) -> None:
 
 
 def gone() -> int:
-    """Return the exit code a shell gives when a reader has gone, having seen to it that nothing more is written to it."""
+    """Let nothing more be written to a reader that has gone, and return the exit code a shell gives for that."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

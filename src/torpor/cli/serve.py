@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli.options import Home, home_folder
-from torpor.errors import Forbidden, InvalidRequest, Unsupported
+from torpor.cli.options import Home, home_folder, server_parts
+from torpor.errors import Forbidden, InvalidRequest
 
 if TYPE_CHECKING:
     pass
@@ -33,12 +33,8 @@ def serve(
     """
     address = listening_address(host, port, remote_allowed=insecure_allow_remote)
     folder = home_folder(home)
-    try:
+    with server_parts():
         from torpor.cli.serving import run  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise Unsupported(
-            f"the server needs {error.name}, which is not installed", hint="pip install 'torpor[server]'"
-        ) from error
     with bound(address) as listener:
         run(listener, folder, ready_fd)
 

@@ -8,16 +8,15 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx2
-import structlog
 import uvicorn
 
 from torpor.cli import output, record
+from torpor.cli.logs import log_to_stderr
 from torpor.cli.version import own_version
 from torpor.control.main import ControlConfig, control_plane
 from torpor.host.config import HostConfig
@@ -35,7 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def run(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
     """Serve on a bound socket until a signal. Raises what keeps the server from starting."""
-    _log_to_stderr()
+    log_to_stderr(logging.INFO)
     loop_factory = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415
@@ -43,20 +42,6 @@ def run(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_serve(listener, home, ready_fd))
-
-
-def _log_to_stderr() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"], sort_keys=True),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 async def _serve(listener: socket.socket, home: Path, ready_fd: int | None) -> None:

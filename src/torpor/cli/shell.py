@@ -23,7 +23,8 @@ torpor_memory=$1 torpor_line=$2
 set --
 if [ -r "$torpor_memory.env" ]; then . "$torpor_memory.env"; fi
 if [ -r "$torpor_memory.cwd" ]; then cd -- "$(cat "$torpor_memory.cwd")" || :; fi
-trap 'torpor_code=$?; export -p >"$torpor_memory.env"; pwd >"$torpor_memory.cwd"; exit $torpor_code' EXIT
+torpor_remember() { (umask 077; export -p >"$torpor_memory.env"; pwd >"$torpor_memory.cwd"); }
+trap 'torpor_code=$?; torpor_remember; exit $torpor_code' EXIT
 eval "$torpor_line"
 """
 

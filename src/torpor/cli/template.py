@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torpor.cli import output
-from torpor.cli.options import Home, Json, TemplateName, home_folder
+from torpor.cli.options import Home, Json, TemplateName, home_folder, server_parts
 
 if TYPE_CHECKING:
     from torpor.wire.public import TemplateView
@@ -31,9 +31,13 @@ def build(
     Example: `sudo torpor template build base`
     """
     import asyncio  # noqa: PLC0415
+    import logging  # noqa: PLC0415
 
-    from torpor.host.bake import build_template  # noqa: PLC0415
+    with server_parts():
+        from torpor.cli.logs import log_to_stderr  # noqa: PLC0415
+        from torpor.host.bake import build_template  # noqa: PLC0415
 
+    log_to_stderr(logging.WARNING)
     with output.progress() as report:
         view = asyncio.run(build_template(home_folder(home), name, force=force, report=report))
     if json:

@@ -189,8 +189,6 @@ async def _to_exit(response: httpx2.Response) -> AsyncIterator[frames.Frame]:
     async for frame in frames.decode(response.aiter_raw()):
         if frame.kind is frames.Kind.ERROR:
             raise from_body(ErrorBody.model_validate_json(frame.payload), response.status_code)
-        if frame.kind is frames.Kind.BEAT:
-            continue
         yield frame
         if frame.kind is frames.Kind.EXIT:
             return

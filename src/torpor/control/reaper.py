@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -18,9 +18,9 @@ _log = structlog.get_logger("torpor.control")
 
 _AT_ONCE = 8
 # A deletion that failed is tried again after this.
-_RETRY_S = 5.0
+_RETRY = timedelta(seconds=5)
 # Nothing is due for this long at most: then what was deleted long ago is looked for.
-_LONGEST_SLEEP_S = 3600.0
+_LONGEST_SLEEP = timedelta(hours=1)
 # How long a deleted sandbox, and its idempotency key, are remembered.
 REMEMBERED = timedelta(days=7)
 
@@ -33,24 +33,23 @@ async def reap(plane: Plane) -> None:
     while True:
         plane.bells.expiry.clear()
         try:
-            wait_s = await _round(plane)
+            next_look = await _round(plane)
         except TorporError as error:
             _log.warning("could not look for ended sandboxes", error=error.message)
-            wait_s = _RETRY_S
-        await rung_or_slept(plane.bells.expiry, plane.clock, wait_s)
+            next_look = plane.clock.now() + _RETRY
+        # By the wall clock, which is what a ttl is counted on: it also runs while this machine is suspended.
+        await rung_or_slept(plane.bells.expiry, plane.clock.sleep_until(next_look))
 
 
-async def _round(plane: Plane) -> float:
-    """Delete what is due now, and return after how many seconds to look again."""
+async def _round(plane: Plane) -> datetime:
+    """Delete what is due now, and return when to look again."""
     await plane.store.forget(plane.clock.now() - REMEMBERED)
     while due := await plane.store.due(plane.clock.now(), _AT_ONCE):
         ended = await asyncio.gather(*(_end(plane, sandbox) for sandbox in due))
         if not any(ended):
-            return _RETRY_S
-    nearest = await plane.store.next_expiry()
-    if nearest is None:
-        return _LONGEST_SLEEP_S
-    return min(max((nearest - plane.clock.now()).total_seconds(), 0.0), _LONGEST_SLEEP_S)
+            return plane.clock.now() + _RETRY
+    latest = plane.clock.now() + _LONGEST_SLEEP
+    return min(await plane.store.next_expiry() or latest, latest)
 
 
 async def _end(plane: Plane, sandbox: Sandbox) -> bool:

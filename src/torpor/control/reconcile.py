@@ -7,13 +7,14 @@ likes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from enum import Enum
+from typing import Any
 
 import structlog
 
 from torpor.control.service.plane import Plane
 from torpor.errors import TorporError
-from torpor.kit.clock import Clock
 from torpor.model.ids import SandboxId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
@@ -111,17 +112,17 @@ async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, fo
 async def watch(plane: Plane, every_s: float) -> None:
     """Reconcile for ever: every `every_s` seconds, and at once when the `truth` bell rings. Ends by cancellation."""
     while True:
-        await rung_or_slept(plane.bells.truth, plane.clock, every_s)
+        await rung_or_slept(plane.bells.truth, plane.clock.sleep(every_s))
         try:
             await reconcile(plane)
         except TorporError as error:
             _log.warning("could not reconcile", error=error.message)
 
 
-async def rung_or_slept(bell: asyncio.Event, clock: Clock, seconds: float) -> None:
-    """Return when the bell rings, or after `seconds`, whichever is first. The bell is quiet again after."""
+async def rung_or_slept(bell: asyncio.Event, sleep: Coroutine[Any, Any, None]) -> None:
+    """Return when the bell rings or the sleep is over, whichever is first. The bell is quiet again after."""
     ringing = asyncio.create_task(bell.wait())
-    sleeping = asyncio.create_task(clock.sleep(seconds))
+    sleeping = asyncio.create_task(sleep)
     try:
         await asyncio.wait([ringing, sleeping], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -1,7 +1,7 @@
 """The line to one guest's agent: many calls at once over one stream socket, each with its own flow control.
 
-The protocol is `torpor_guest.protocol`. The guest is hostile: whatever it sends that the protocol does not allow closes the channel.
-What a channel raises:
+The protocol is `torpor_guest.protocol`. The guest is hostile: whatever it sends that the protocol does not allow
+closes the channel. What a channel raises:
 
 * `RestoreFailed` from `open`: no agent that we can speak with has answered. Nothing is left open.
 * `Unavailable` from `call`: the channel was closed before; nothing was sent.
@@ -53,7 +53,10 @@ class Call:
         return self._result is not None or self._error is not None
 
     async def receive(self) -> Data | None:
-        """Return the next (sub-channel, bytes), or None when the call has ended well. Raises what ended it otherwise."""
+        """Return the next (sub-channel, bytes), or None when the call has ended well.
+
+        Raises what ended it otherwise.
+        """
         while not self._received:
             if self._error is not None:
                 raise self._error
@@ -72,8 +75,7 @@ class Call:
         """Return the guest's result, which data may not come before. Raises what ended the call otherwise."""
         if await self.receive() is not None:
             raise self._channel.fail("data where only a result is due")
-        assert self._result is not None
-        return self._result
+        return self._result or {}
 
     async def send(self, data: bytes | memoryview) -> bool:
         """Send bytes of INPUT as the guest takes them. Returns False, with some not sent, once the call is over."""
@@ -153,12 +155,13 @@ class Call:
             self._keep(sub, payload)
 
     def _keep(self, sub: int, payload: memoryview) -> None:
-        # A guest that sends single bytes must not make us keep an object for each. Order between stdout and stderr is kept
+        # A guest that sends single bytes must not make us keep an object for each. Order between stdout and stderr is
+        # kept
         # only as long as there are few pieces.
         crowded = len(self._received) >= _MAX_PIECES
         for kept_sub, kept in reversed(self._received):
             if kept_sub == sub and (crowded or len(kept) + len(payload) <= protocol.MAX_PAYLOAD):
-                kept += payload
+                kept.extend(payload)
                 return
             if not crowded:
                 break
@@ -225,7 +228,10 @@ class Channel(asyncio.BufferedProtocol):
         return welcome
 
     def call(self, request: dict[str, Any]) -> Call:
-        """Begin a call. Raises Unavailable if the channel is closed, Busy or InvalidRequest if it is one too many or too long."""
+        """Begin a call.
+
+        Raises Unavailable if the channel is closed, Busy or InvalidRequest if it is one too many or too long.
+        """
         if self.closed.is_set():
             raise Unavailable(f"the guest's agent cannot be reached: {self.reason}")
         if len(self._calls) >= protocol.MAX_STREAMS:

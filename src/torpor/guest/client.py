@@ -1,7 +1,7 @@
 """The host's side of a guest's agent: what can be asked of one running guest, in terms of the wire models.
 
-Every method raises what `torpor.guest.channel` says, and `OutcomeUnknown` where the guest answers something that makes no sense.
-Each may be cancelled at any time; the guest then stops what it was doing.
+Every method raises what `torpor.guest.channel` says, and `OutcomeUnknown` where the guest answers something that
+makes no sense. Each may be cancelled at any time; the guest then stops what it was doing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _CLOCK_TOLERANCE_S = 1.0
 _ADOPT_S = 30.0
 # A line of a listing: a name and two paths at their longest, escaped.
 _MAX_LINE = 256 * 1024
+_MOST_CODE = 255
 _KINDS = {protocol.OUTPUT: Kind.STDOUT, protocol.ERRORS: Kind.STDERR}
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -54,7 +55,8 @@ class _Moved(BaseModel):
 async def connect(sock: socket.socket, *, timeout_s: float) -> Guest:
     """Return the guest behind a connected unix stream socket, which belongs to it from now on.
 
-    Raises RestoreFailed, with nothing left open, if its agent does not answer in time or speaks another protocol version.
+    Raises RestoreFailed, with nothing left open, if its agent does not answer in time or speaks another protocol
+    version.
     """
     return Guest(await Channel.open(sock, timeout_s=timeout_s))
 
@@ -67,7 +69,9 @@ class Guest:
 
     @property
     def features(self) -> dict[str, Any]:
-        """What the agent says about itself: `agent` (its version), `containment` ("cgroups" or "sessions"), `boot_id`, `pid`."""
+        """What the agent says about itself: `agent` (its version), `containment` ("cgroups" or "sessions"),
+        `boot_id`, `pid`.
+        """
         return self._channel.features
 
     @property
@@ -86,7 +90,10 @@ class Guest:
         await self.aclose()
 
     async def adopt(self, identity: Identity) -> None:
-        """Give the guest its identity, the time and fresh entropy. Raises RestoreFailed unless it has confirmed all of it."""
+        """Give the guest its identity, the time and fresh entropy.
+
+        Raises RestoreFailed unless it has confirmed all of it.
+        """
         began_ns = time.time_ns()
         request = {
             "op": "adopt",
@@ -108,7 +115,10 @@ class Guest:
             raise RestoreFailed("the guest's clock is wrong after it was set")
 
     async def quiesce(self, *, timeout_s: float) -> None:
-        """Stop everything of the user's and write the guest's disks. Raises Failed, and everything runs on, if not in time."""
+        """Stop everything of the user's and write the guest's disks.
+
+        Raises Failed, and everything runs on, if not in time.
+        """
         await self._ask({"op": "quiesce", "timeout_s": timeout_s})
 
     async def unquiesce(self) -> None:
@@ -123,7 +133,8 @@ class Guest:
     async def exec(self, order: ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
         """Run a command: yields its frames, STDOUT and STDERR as they come and last one EXIT with an ExecOutcome.
 
-        Leaving the block before EXIT kills the command with all its children, and waits (for a bounded time) until it is gone.
+        Leaving the block before EXIT kills the command with all its children, and waits (for a bounded time) until it
+        is gone.
         """
         data = _stdin_of(order)
         request = {
@@ -166,8 +177,9 @@ class Guest:
     ) -> int:
         """Write a file and return its count of bytes; whoever reads it meanwhile sees the old one or the new one.
 
-        An existing file keeps its mode and, unless `user` is given, its owner; a new one has 0644. Missing folders are made.
-        With `append` bytes are added in place. If `chunks` raises, nothing was written (but what was appended stays).
+        An existing file keeps its mode and, unless `user` is given, its owner; a new one has 0644. Missing folders
+        are made. With `append` bytes are added in place. If `chunks` raises, nothing was written (but what was
+        appended stays).
         """
         request = {"op": "write", "path": path, "mode": mode, "user": user, "append": append}
         async with self._call(request) as call:
@@ -203,7 +215,10 @@ class Guest:
                 yield entries
 
     async def mkdir(self, path: str, *, mode: int | None = None, user: str | None = None) -> None:
-        """Make a folder and its missing parents; one that is there already is success. Raises Conflict for a file there."""
+        """Make a folder and its missing parents; one that is there already is success.
+
+        Raises Conflict for a file there.
+        """
         await self._ask({"op": "mkdir", "path": path, "mode": mode, "user": user})
 
     async def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
@@ -244,6 +259,8 @@ async def _frames_of(call: Call) -> AsyncGenerator[Frame, None]:
     while (item := await call.receive()) is not None:
         yield Frame(_KINDS[item[0]], item[1])
     outcome = _read(ExecOutcome, await call.result())
+    if not (0 <= outcome.exit_code <= _MOST_CODE and outcome.duration_ms >= 0):
+        raise OutcomeUnknown("the guest's agent gave an exit code that there is not")
     yield Frame(Kind.EXIT, outcome.model_dump_json().encode())
 
 
@@ -275,7 +292,7 @@ async def _entries_of(call: Call, item: tuple[int, bytes] | None = None) -> Asyn
 def _read(model: type[_Model], value: dict[str, Any] | bytes) -> _Model:
     try:
         if isinstance(value, bytes):
-            return model.model_validate_json(value)
-        return model.model_validate_json(json.dumps(value))
+            return model.model_validate_json(value, strict=True)
+        return model.model_validate_json(json.dumps(value), strict=True)
     except (ValidationError, ValueError) as error:
         raise OutcomeUnknown("the guest's agent gave an answer that makes no sense") from error

@@ -1,4 +1,7 @@
-"""The guest's refusals as errors. What the guest says is shown to people, so it is cut and stripped of control characters."""
+"""The guest's refusals as errors.
+
+What the guest says is shown to people, so it is cut and stripped of control characters.
+"""
 
 from __future__ import annotations
 

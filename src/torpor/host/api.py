@@ -23,6 +23,7 @@ from torpor.model.ids import SandboxId, TemplateName, is_sandbox_id
 from torpor.vmm.qemu.console import read_console
 from torpor.wire import frames
 from torpor.wire.errors import status_of, to_body
+from torpor.wire.frames import Frame, Kind
 from torpor.wire.host import ExecOrder, IncarnationList, Restore
 from torpor.wire.public import DirListing, Rename, TemplateList, Written
 
@@ -87,11 +88,18 @@ class _Api:
         return Stream(self._output(_sandbox(request), order), frames.MEDIA_TYPE)
 
     async def _output(self, sandbox: SandboxId, order: ExecOrder) -> AsyncGenerator[bytes, None]:
-        with guest_of(self._host, sandbox) as guest:
-            full = with_environment(self._host.live.get(sandbox), order)
-            async with guest.exec(full) as output:
-                async for frame in output:
-                    yield frames.encode(frame)
+        begun = False
+        try:
+            with guest_of(self._host, sandbox) as guest:
+                full = with_environment(self._host.live.get(sandbox), order)
+                async with guest.exec(full) as output:
+                    async for frame in output:
+                        begun = True
+                        yield frames.encode(frame)
+        except TorporError as error:
+            if not begun:  # the answer's status can still say it
+                raise
+            yield frames.encode(Frame(Kind.ERROR, to_body(error).model_dump_json().encode()))
 
     async def logs(self, request: Request) -> Response:
         place = self._host.live.get(_sandbox(request)).place

@@ -1,6 +1,7 @@
-"""A guest's agent that exists in memory only: it speaks the real protocol over one end of a socket pair, inside the event loop.
+"""A guest's agent that exists in memory only, and speaks the real protocol over a socket pair, inside the event loop.
 
-Commands and files are those of `torpor.testing.guest`. It can be told to refuse its identity, to stay silent, or to talk garbage.
+Commands and files are those of `torpor.testing.guest`. It can be told to refuse its identity, to stay silent, or to
+talk garbage.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ Request = dict[str, Any]
 class FakeGuest:
     """One guest. `serve` may be called again with another socket, as a real one is connected to anew.
 
-    `identities` are the `adopt` requests it took. `refuse_adopt`: the sentence to refuse them with. `silent`: never answer
-    anything. `garbage`: bytes to send right after the welcome. `frozen`: it was quiesced and not adopted or unquiesced since.
+    `identities` are the `adopt` requests it took. `refuse_adopt`: the sentence to refuse them with. `silent`: never
+    answer anything. `garbage`: bytes to send right after the welcome. `frozen`: it was quiesced and not adopted or
+    unquiesced since.
     """
 
     clock: Clock = field(default_factory=SystemClock)

@@ -196,7 +196,7 @@ class FakeHost:
         order = host.ExecOrder.model_validate_json(await request.body())
         if order.cwd is not None:
             machine.files.node(order.cwd)
-        return _Streamed(_Execution(machine, order, self.clock).frames(), frames.MEDIA_TYPE)
+        return _Streamed(_Execution(machine, order, self.clock).output(), frames.MEDIA_TYPE)
 
     async def _read(self, request: Request) -> Response:
         files, path = self._machine(request).files, request.query_params["path"]
@@ -300,7 +300,7 @@ class _Execution:
         self._queue: asyncio.Queue[frames.Frame | None] = asyncio.Queue(maxsize=4)
         self._killed = False
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def output(self) -> AsyncIterator[bytes]:
         """Yield the command's frames; closing the iterator kills the command."""
         task = asyncio.create_task(self._run())
         self._machine.started.set()

@@ -1,7 +1,7 @@
 """The suite that every VMM driver passes.
 
-A driver's test module subclasses `VmmContract` and gives it a fixture `rig`: a driver, hardware that it can boot whose guest runs
-Torpor's agent, and a folder to work in.
+A driver's test module subclasses `VmmContract` and gives it a fixture `rig`: a driver, hardware that it can boot
+whose guest runs Torpor's agent, and a folder to work in.
 """
 
 from __future__ import annotations

@@ -6,15 +6,17 @@ import asyncio
 import itertools
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torpor.errors import BootFailed, FreezeFailed, RestoreFailed, SandboxLost, TorporError
+from torpor.kit.shielded import wait_ended
 from torpor.vmm.driver import Capabilities, Hardware, Place, Saved
 
-# Answers on one end of a channel, as a guest's agent would, and returns what ends that.
-ServeGuest = Callable[[socket.socket], Callable[[], None]]
+# Answers on one end of a channel, as a guest's agent would, until the other end is closed or it is cancelled.
+ServeGuest = Callable[[socket.socket], Coroutine[Any, Any, None]]
 
 _pids = itertools.count(4_000_001)  # above every real process id
 _STATE_FORMAT = "fake-state-1"
@@ -29,7 +31,7 @@ class FakeMachine:
         self._serve = serve
         self._end: str | None = None
         self._gone = asyncio.Event()
-        self._hang_up: Callable[[], None] | None = None
+        self._serving: asyncio.Task[None] | None = None
         place.console.write_text("fake guest\n")
 
     @property
@@ -38,10 +40,9 @@ class FakeMachine:
 
     def open_channel(self) -> socket.socket:
         self._check()
-        if self._hang_up is not None:
-            self._hang_up()
+        self._hang_up()
         ours, theirs = socket.socketpair()
-        self._hang_up = self._serve(theirs)
+        self._serving = asyncio.create_task(self._serve(theirs))
         return ours
 
     async def pause(self) -> None:
@@ -63,14 +64,19 @@ class FakeMachine:
 
     async def aclose(self) -> None:
         self.die("it was closed")
+        if self._serving is not None:
+            await wait_ended(self._serving)
 
     def die(self, how: str) -> None:
         """End the machine, and say how. Idempotent."""
         if self._end is None:
             self._end = how
             self._gone.set()
-            if self._hang_up is not None:
-                self._hang_up()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
 
     def _check(self) -> None:
         if self._end is not None:
@@ -79,12 +85,15 @@ class FakeMachine:
 
 @dataclass
 class FakeDriver:
-    """Makes fake machines. An error in `fail_next` is raised by the next boot or load, once."""
+    """Makes fake machines, each with a guest from `new_guest`.
 
-    serve: ServeGuest
+    Errors in `failures` are raised by the next boots or loads.
+    """
+
+    new_guest: Callable[[], ServeGuest]
     capabilities: Capabilities = field(default=Capabilities("fake", "1", "none", "none"))
     machines: list[FakeMachine] = field(default_factory=list)
-    fail_next: TorporError | None = None
+    failures: list[TorporError] = field(default_factory=list)
 
     @property
     def running(self) -> list[FakeMachine]:
@@ -104,14 +113,13 @@ class FakeDriver:
         return self._machine(place, saved.memory)
 
     def _machine(self, place: Place, image: Path) -> FakeMachine:
-        machine = FakeMachine(place, image, self.serve)
+        machine = FakeMachine(place, image, self.new_guest())
         self.machines.append(machine)
         return machine
 
     def _maybe_fail(self) -> None:
-        error, self.fail_next = self.fail_next, None
-        if error is not None:
-            raise error
+        if self.failures:
+            raise self.failures.pop(0)
 
 
 def _check_saved(hardware: Hardware, saved: Saved) -> None:

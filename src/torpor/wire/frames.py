@@ -1,8 +1,7 @@
 """A byte stream of typed frames inside one HTTP body: how command output crosses exactly, without encodings.
 
 Frame: one byte of kind, four bytes of length (big-endian), the payload. STDOUT and STDERR carry bytes as the command
-wrote them, EXIT a JSON `host.ExecOutcome` and ends the stream, ERROR a JSON `errors.ErrorBody` and ends it, BEAT is
-empty and says that the line is alive.
+wrote them, EXIT a JSON `host.ExecOutcome` and ends the stream, ERROR a JSON `errors.ErrorBody` and ends it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ class Kind(IntEnum):
     STDERR = 2
     EXIT = 3
     ERROR = 4
-    BEAT = 5
 
 
 class Frame(NamedTuple):

@@ -20,6 +20,15 @@ router = APIRouter(prefix="/v1/sandboxes", tags=["execs"])
 _REFUSALS = refusals(
     errors.NotFound, errors.Forbidden, errors.Conflict, errors.SandboxLost, errors.ExecTimeout, errors.OutOfSpace
 )
+# One event, as those see it who read the stream event by event.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["stdout", "stderr", "exit", "error"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["event", "data"],
+}
 _STREAM = "Events `stdout` and `stderr` {chunk}, then `exit` (StreamExit) or `error` (ErrorBody); comments are beats."
 
 
@@ -41,7 +50,7 @@ async def run_command(plane: ThePlane, owned: TheSandbox, command: ExecCommand) 
     response_class=Response,
     responses={
         **_REFUSALS,
-        200: {"description": _STREAM, "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"description": _STREAM, "content": {"text/event-stream": {"schema": _EVENT}}},
     },
 )
 async def stream_command(plane: ThePlane, owned: TheSandbox, command: ExecCommand, request: Request) -> Response:

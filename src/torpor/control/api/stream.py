@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import codecs
 import json
@@ -22,6 +23,8 @@ from torpor.wire.public import StreamExit
 
 MEDIA_TYPE = "text/event-stream; charset=utf-8"
 _BEAT = b": beat\n\n"
+# A host may answer only with the command's first output. Refusals come sooner than this, so that they have a status.
+START_S = 1.0
 
 
 class Events(Watched):
@@ -42,19 +45,28 @@ class Events(Watched):
         self._writers = {kind: writer_for(encoding) for kind in (Kind.STDOUT, Kind.STDERR)}
         self._request_id = request_id
         self._last_sent = 0.0
+        self._starting = asyncio.Lock()
 
     async def work(self, send: Send) -> None:
         try:
-            async with self._frames as frames:
-                await self.begin(send, MEDIA_TYPE)
-                await self._give(send, _BEAT)
-                await beating(self._pass_on(frames, send), self._beat(send))
+            await beating(self._run(send), self._beat(send))
         except TorporError as error:
             if not self._begun:
                 raise
             await self._flush(send)
             await self._give(send, event("error", to_body(error, self._request_id).model_dump()))
         await send(part(b"", more=False))
+
+    async def _run(self, send: Send) -> None:
+        async with self._frames as frames:
+            await self._start(send)
+            await self._pass_on(frames, send)
+
+    async def _start(self, send: Send) -> None:
+        async with self._starting:
+            if not self._begun:
+                await self.begin(send, MEDIA_TYPE)
+                await self._give(send, _BEAT)
 
     async def _pass_on(self, frames: AsyncIterator[Frame], send: Send) -> None:
         async for kind, payload in frames:
@@ -85,6 +97,8 @@ class Events(Watched):
         await send(part(data))
 
     async def _beat(self, send: Send) -> None:
+        await self._clock.sleep(START_S)
+        await self._start(send)
         while True:
             silent_for = self._clock.monotonic() - self._last_sent
             if silent_for >= BEAT_S:

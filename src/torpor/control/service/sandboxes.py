@@ -12,7 +12,7 @@ from torpor.control.reconcile import reconcile_one
 from torpor.control.service.passage import refusal
 from torpor.control.service.plane import Plane
 from torpor.control.store.contract import Listing, Position
-from torpor.errors import Conflict, InvalidRequest, NotFound, SandboxLost, TorporError
+from torpor.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, SandboxLost, TorporError
 from torpor.model.ids import SandboxId, WorkspaceId, is_sandbox_id
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
@@ -64,13 +64,13 @@ def lost(sandbox: Sandbox) -> SandboxLost:
 
 @asynccontextmanager
 async def noticing_loss(plane: Plane, owned: Owned) -> AsyncIterator[None]:
-    """Use a sandbox on its host in the block; if the host says that it is gone, find out, and raise SandboxLost.
+    """Use a sandbox on its host in the block; if it seems to be gone, find out, and raise SandboxLost if it is.
 
-    NotFound may also mean a file: then it is raised as it is.
+    NotFound may also mean a file, and a lost answer may have other causes: then it is raised as it is.
     """
     try:
         yield
-    except (NotFound, SandboxLost) as error:
+    except (NotFound, SandboxLost, OutcomeUnknown) as error:
         try:
             await reconcile_one(plane, owned.id)
         except TorporError:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Select, and_, delete, event, exists, func, insert, or_, select, update
-from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy import Select, Update, and_, delete, event, exists, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.control.store.contract import Claim, Facts, Listing
@@ -26,11 +26,14 @@ from torpor.control.store.tables import (
 )
 from torpor.control.store.upgrade import upgrade
 from torpor.errors import Failed
+from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 
 _BUSY_TIMEOUT_S = 30
+
+T = TypeVar("T")
 
 
 async def open_store(path: Path) -> SqlStore:
@@ -57,47 +60,42 @@ class SqlStore:
         self._reader = reader
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
+        async def work(connection: AsyncConnection) -> Sandbox:
+            holder = await _holder(connection, sandbox.workspace, claim) if claim is not None else None
+            if holder is None:
+                await _insert(connection, sandbox, claim)
+            return holder or sandbox
+
         try:
-            with _translated(self._path):
-                async with self._writer.begin() as connection:
-                    if claim is not None:
-                        holder = await _holder(connection, sandbox.workspace, claim)
-                        if holder is not None:
-                            return holder
-                    await _insert(connection, sandbox, claim)
+            return await self._write(work)
         except IntegrityError as error:
             raise name_taken(sandbox) from error
-        return sandbox
 
     async def claimed(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
-        with _translated(self._path):
-            async with self._reader.connect() as connection:
-                return await _holder(connection, workspace, claim)
+        return await self._read(lambda connection: _holder(connection, workspace, claim))
 
     async def get(self, sandbox_id: SandboxId) -> Sandbox | None:
-        found = await self._read(select(sandboxes).where(sandboxes.c.id == sandbox_id))
+        found = await self._find(select(sandboxes).where(sandboxes.c.id == sandbox_id))
         return found[0] if found else None
 
     async def move(
         self, sandbox_id: SandboxId, seen: Collection[State], to: State, at: datetime, facts: Facts | None = None
     ) -> Sandbox | None:
-        change = (
+        return await self._change(
             update(sandboxes)
             .where(sandboxes.c.id == sandbox_id, sandboxes.c.state.in_([state.value for state in seen]))
             .values(state=to.value, changed_at=at, **(facts or {}))
         )
-        return await self._change(change)
 
     async def set_expiry(
         self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
     ) -> Sandbox | None:
         ending = (State.DELETING.value, State.DELETED.value)
-        change = (
+        return await self._change(
             update(sandboxes)
             .where(sandboxes.c.id == sandbox_id, sandboxes.c.state.not_in(ending))
             .values(expires_at=expires_at, ttl_seconds=ttl_seconds)
         )
-        return await self._change(change)
 
     async def page(self, listing: Listing) -> list[Sandbox]:
         query = (
@@ -114,42 +112,58 @@ class SqlStore:
         if (after := listing.after) is not None:
             same_moment = and_(sandboxes.c.created_at == after.created_at, sandboxes.c.id < after.id)
             query = query.where(or_(sandboxes.c.created_at < after.created_at, same_moment))
-        return await self._read(query)
+        return await self._find(query)
 
     async def living(self) -> list[Sandbox]:
-        return await self._read(select(sandboxes).where(IS_LIVING))
+        return await self._find(select(sandboxes).where(IS_LIVING))
 
     async def due(self, now: datetime, limit: int) -> list[Sandbox]:
         query = select(sandboxes).where(IS_MORTAL, sandboxes.c.expires_at <= now)
-        return await self._read(query.order_by(sandboxes.c.expires_at).limit(limit))
+        return await self._find(query.order_by(sandboxes.c.expires_at).limit(limit))
 
     async def next_expiry(self) -> datetime | None:
         query = select(func.min(sandboxes.c.expires_at)).where(IS_MORTAL)
-        with _translated(self._path):
-            async with self._reader.connect() as connection:
-                earliest: datetime | None = await connection.scalar(query)
-                return earliest
+        return await self._read(lambda connection: connection.scalar(query))
 
     async def forget(self, before: datetime) -> int:
-        old = and_(IS_DELETED, sandboxes.c.changed_at < before)
-        with _translated(self._path):
-            async with self._writer.begin() as connection:
-                return (await connection.execute(delete(sandboxes).where(old))).rowcount
+        old = delete(sandboxes).where(IS_DELETED, sandboxes.c.changed_at < before)
+
+        async def work(connection: AsyncConnection) -> int:
+            return (await connection.execute(old)).rowcount
+
+        return await self._write(work)
 
     async def aclose(self) -> None:
         await self._reader.dispose()
         await self._writer.dispose()
 
-    async def _read(self, query: Select[Any]) -> list[Sandbox]:
-        with _translated(self._path):
-            async with self._reader.connect() as connection:
-                return [to_sandbox(row) for row in await connection.execute(query)]
+    async def _find(self, query: Select[Any]) -> list[Sandbox]:
+        async def work(connection: AsyncConnection) -> list[Sandbox]:
+            return [to_sandbox(row) for row in await connection.execute(query)]
 
-    async def _change(self, change: Any) -> Sandbox | None:
+        return await self._read(work)
+
+    async def _change(self, change: Update) -> Sandbox | None:
+        async def work(connection: AsyncConnection) -> Sandbox | None:
+            row = (await connection.execute(change.returning(sandboxes))).one_or_none()
+            return None if row is None else to_sandbox(row)
+
+        return await self._write(work)
+
+    async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        return await shielded(self._whole(self._reader.connect(), work))
+
+    async def _write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        return await shielded(self._whole(self._writer.begin(), work))
+
+    async def _whole(
+        self, opening: AbstractAsyncContextManager[AsyncConnection], work: Callable[[AsyncConnection], Awaitable[T]]
+    ) -> T:
+        # To be shielded always: a connection whose statement is given up runs on in its thread and, if it is the
+        # writer, keeps everybody else from writing.
         with _translated(self._path):
-            async with self._writer.begin() as connection:
-                row = (await connection.execute(change.returning(sandboxes))).one_or_none()
-        return None if row is None else to_sandbox(row)
+            async with opening as connection:
+                return await work(connection)
 
 
 async def _holder(connection: AsyncConnection, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
@@ -215,5 +229,6 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except IntegrityError:
         raise
-    except DatabaseError as error:
-        raise Failed(f"the database {path} could not be used: {error.orig}") from error
+    except SQLAlchemyError as error:
+        reason = getattr(error, "orig", None) or error
+        raise Failed(f"the database {path} could not be used: {reason}") from error

@@ -1,0 +1,102 @@
+"""A whole host agent on a fake VMM: real files, real protocol, no virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import httpx2
+
+from torpor.guest.client import connect
+from torpor.host.api import host_app
+from torpor.host.flow.boot import boot_and_freeze
+from torpor.host.host import Host
+from torpor.host.live import Live
+from torpor.model.ids import TemplateName
+from torpor.model.template import Fingerprint, Template
+from torpor.storage.images import Images
+from torpor.storage.layout import Layout
+from torpor.storage.templates import Templates
+from torpor.testing.fake_guest import FakeGuest
+from torpor.testing.vmm import fake_driver
+from torpor.vmm.fake import FakeDriver
+from torpor.wire.memory import MemoryTransport
+
+BASE = TemplateName("base")
+
+
+@dataclass
+class HostRig:
+    """A host, its driver, and the guests its machines get: the next one from `guests` if there is one, else a good
+    one.
+    """
+
+    layout: Layout
+    guests: list[FakeGuest] = field(default_factory=list)
+    driver: FakeDriver = field(init=False)
+    host: Host = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.layout.make()
+        self.driver = fake_driver(lambda: self.guests.pop(0) if self.guests else FakeGuest())
+
+        async def choose() -> FakeDriver:
+            return self.driver
+
+        self.host = Host(
+            layout=self.layout,
+            images=Images(self.layout),
+            templates=Templates(self.layout),
+            vmm=choose,
+            connect_guest=partial(connect, timeout_s=0.5),
+            live=Live(),
+        )
+
+    def describe(self, digest: str = "digest") -> Template:
+        """Return a template on empty images, not baked yet."""
+        images = {"kernel": "kernel-1", "root": "root-1", "runtime": "runtime-1"}
+        for name, file in (("kernel", "vmlinuz"), ("root", "root.img"), ("runtime", "runtime.img")):
+            folder = self.layout.images / images[name]
+            folder.mkdir(exist_ok=True)
+            (folder / file).write_bytes(b"\0" * 65536)
+        return Template(
+            name=BASE,
+            digest=digest,
+            created_at=datetime.now(UTC),
+            cpu=1,
+            memory_mib=256,
+            disk_gib=4,
+            command_line="quiet",
+            images=images,
+            fingerprint=Fingerprint(**asdict(self.driver.capabilities)),
+        )
+
+    async def bake(self, digest: str = "digest") -> Template:
+        """Boot, freeze and publish the template `base`."""
+        with self.host.templates.publish(BASE) as draft:
+            log = self.layout.logs / "bake.log"
+            return await boot_and_freeze(self.driver, self.host.images, self.describe(digest), draft, log)
+
+    @property
+    def left(self) -> list[str]:
+        """What there is of sandboxes on this host: machines, folders, incarnations."""
+        machines = [f"machine {machine.place.name}" for machine in self.driver.running]
+        folders = [f"folder {entry.name}" for entry in self.layout.sandboxes.iterdir()]
+        return machines + folders + [f"incarnation {each.id}" for each in self.host.live.all()]
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx2.AsyncClient]:
+        """A client of the host's interface; at the end every machine is ended."""
+        async with httpx2.AsyncClient(transport=MemoryTransport(host_app(self.host)), base_url="http://host") as client:
+            yield client
+        for incarnation in self.host.live.all():
+            await incarnation.aclose()
+
+
+def new_rig(folder: Path) -> HostRig:
+    """Return a host on a new data directory."""
+    return HostRig(Layout(folder / "home"))
