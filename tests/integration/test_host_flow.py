@@ -139,6 +139,50 @@ async def test_a_create_cancelled_at_any_point_leaves_nothing_or_a_whole_sandbox
         assert rig.host.live.get(sandbox).machine.alive
 
 
+async def test_the_second_create_takes_the_machine_that_was_prepared_ahead(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_spares=True)
+    await rig.bake()
+    first, second = new_sandbox_id(), new_sandbox_id()
+    await create(rig.host, first, BASE, {})
+    await rig.host.spares.settled()
+    assert len(rig.driver.running) == 2
+    rig.driver.failures.append(RestoreFailed("nothing can be loaded now"))
+    incarnation = await create(rig.host, second, BASE, {})
+    assert incarnation.place.folder == rig.layout.sandboxes / second
+    for sandbox in (first, second):
+        await delete(rig.host, sandbox)
+    await rig.host.spares.aclose()
+    assert rig.left == []
+
+
+async def test_a_spare_that_died_or_is_of_an_older_bake_is_not_used(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_spares=True)
+    await rig.bake()
+    ids = [new_sandbox_id() for _ in range(3)]
+    await create(rig.host, ids[0], BASE, {})
+    await rig.host.spares.settled()
+    rig.driver.running[-1].die("it crashed")
+    assert (await create(rig.host, ids[1], BASE, {})).machine.alive
+    await rig.host.spares.settled()
+    await rig.bake("newer")
+    assert (await create(rig.host, ids[2], BASE, {})).template.digest == "newer"
+    for sandbox in ids:
+        await delete(rig.host, sandbox)
+    await rig.host.spares.aclose()
+    assert rig.left == []
+
+
+async def test_removing_a_template_ends_its_spare(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_spares=True)
+    await rig.bake()
+    async with rig.client() as client:
+        sandbox = new_sandbox_id()
+        await create(rig.host, sandbox, BASE, {})
+        assert (await client.delete("/host/v1/templates/base")).status_code == 204
+        await delete(rig.host, sandbox)
+        assert rig.left == []
+
+
 async def test_an_unknown_template_makes_nothing(rig: HostRig) -> None:
     with pytest.raises(NotFound, match="no template 'other'"):
         await create(rig.host, new_sandbox_id(), TemplateName("other"), {})
@@ -195,7 +239,7 @@ async def test_a_new_bake_replaces_the_template_and_living_sandboxes_run_on(rig:
 
 
 def a_process_named(*words: str) -> subprocess.Popen[bytes]:
-    script = "import sys; sys.stdout.close(); sys.stdin.read()"
+    script = "import os, sys; os.close(1); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.read()  # ends when it runs

@@ -16,6 +16,8 @@ from torpor.host.api import host_app
 from torpor.host.flow.boot import boot_and_freeze
 from torpor.host.host import Host
 from torpor.host.live import Live
+from torpor.host.prepared import Preparer
+from torpor.host.spares import Spares
 from torpor.model.ids import TemplateName
 from torpor.model.template import Fingerprint, Template
 from torpor.storage.images import Images
@@ -37,8 +39,10 @@ class HostRig:
 
     layout: Layout
     guests: list[FakeGuest] = field(default_factory=list)
+    keep_spares: bool = False
     driver: FakeDriver = field(init=False)
     host: Host = field(init=False)
+    images: Images = field(init=False)
 
     def __post_init__(self) -> None:
         self.layout.make()
@@ -47,11 +51,12 @@ class HostRig:
         async def choose() -> FakeDriver:
             return self.driver
 
+        self.images, templates = Images(self.layout), Templates(self.layout)
+        preparer = Preparer(self.layout, self.images, templates, choose)
         self.host = Host(
             layout=self.layout,
-            images=Images(self.layout),
-            templates=Templates(self.layout),
-            vmm=choose,
+            templates=templates,
+            spares=Spares(preparer.prepare, keep=self.keep_spares),
             connect_guest=partial(connect, timeout_s=0.5),
             live=Live(),
         )
@@ -79,7 +84,7 @@ class HostRig:
         """Boot, freeze and publish the template `base`."""
         with self.host.templates.publish(BASE) as draft:
             log = self.layout.logs / "bake.log"
-            return await boot_and_freeze(self.driver, self.host.images, self.describe(digest), draft, log)
+            return await boot_and_freeze(self.driver, self.images, self.describe(digest), draft, log)
 
     @property
     def left(self) -> list[str]:
@@ -97,6 +102,6 @@ class HostRig:
             await incarnation.aclose()
 
 
-def new_rig(folder: Path) -> HostRig:
+def new_rig(folder: Path, *, keep_spares: bool = False) -> HostRig:
     """Return a host on a new data directory."""
-    return HostRig(Layout(folder / "home"))
+    return HostRig(Layout(folder / "home"), keep_spares=keep_spares)

@@ -161,7 +161,9 @@ class _Api:
         return _json(TemplateList(items=[template_view(each) for each in self._host.templates.all()]))
 
     async def remove_template(self, request: Request) -> Response:
-        self._host.templates.remove(TemplateName(request.path_params["name"]))
+        name = TemplateName(request.path_params["name"])
+        self._host.templates.remove(name)
+        await self._host.spares.drop(name)
         return Response(status_code=204)
 
 

@@ -6,6 +6,7 @@ Not at start: the probe boots a guest's kernel, and the first kernel comes with 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,9 @@ from torpor.storage.layout import Layout
 from torpor.vmm.driver import Driver
 from torpor.vmm.qemu.driver import PROGRAM, QemuDriver, qemu_version
 from torpor.vmm.qemu.probe import Verdict, accelerator_of, decide
+
+# Returns the driver of this host's machines, always the same; raises Unsupported or NotFound if there can be none.
+ChooseDriver = Callable[[], Awaitable[Driver]]
 
 _log = structlog.get_logger(__name__)
 

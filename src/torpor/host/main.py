@@ -17,7 +17,9 @@ from torpor.host.flow.delete import delete
 from torpor.host.host import Host
 from torpor.host.live import Live
 from torpor.host.lock import locked
+from torpor.host.prepared import Preparer
 from torpor.host.recover import recover
+from torpor.host.spares import Spares
 from torpor.kit.shielded import shielded
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
@@ -44,17 +46,19 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
 
 
 def _put_together(config: HostConfig, layout: Layout) -> Host:
+    templates = Templates(layout)
+    preparer = Preparer(layout, Images(layout), templates, DriverChoice(config, layout))
     return Host(
         layout=layout,
-        images=Images(layout),
-        templates=Templates(layout),
-        vmm=DriverChoice(config, layout),
+        templates=templates,
+        spares=Spares(preparer.prepare, keep=config.spares),
         connect_guest=partial(connect, timeout_s=config.guest_timeout_s),
         live=Live(),
     )
 
 
 async def _end_all(host: Host) -> None:
+    await host.spares.aclose()
     async with asyncio.TaskGroup() as group:
         for incarnation in host.live.all():
             group.create_task(delete(host, incarnation.id))

@@ -79,6 +79,7 @@ class Rig:
 
 
 async def _answers(machine: Machine) -> None:
+    await machine.resume()
     guest = await connect(machine.open_channel(), timeout_s=PATIENCE_S)
     try:
         await guest.ping()
@@ -101,12 +102,24 @@ class VmmContract:
         finally:
             await machine.aclose()
 
-    async def test_a_loaded_machine_runs_at_once_and_its_guest_answers(self, rig: Rig) -> None:
+    async def test_a_loaded_machine_runs_when_it_is_resumed_and_its_guest_answers(self, rig: Rig) -> None:
         machine = await rig.load("load")
         try:
             await _answers(machine)
         finally:
             await machine.aclose()
+
+    async def test_a_machine_s_folder_can_be_renamed(self, rig: Rig) -> None:
+        machine = await rig.load("before")
+        try:
+            place = Place("after", rig.folder / "after")
+            (rig.folder / "before").rename(place.folder)
+            machine.move(place)
+            await _answers(machine)
+            assert place.console.exists()
+        finally:
+            await machine.aclose()
+        assert {path.suffix for path in place.folder.iterdir()} <= {".log", ".qcow2"}
 
     async def test_two_machines_from_one_image_live_side_by_side(self, rig: Rig) -> None:
         first, second = await rig.load("first"), await rig.load("second")
@@ -149,7 +162,8 @@ class VmmContract:
     async def test_a_damaged_state_is_refused_and_leaves_no_machine(self, rig: Rig) -> None:
         saved = await rig.save_once()
         damaged = rig.folder / "damaged-state"
-        damaged.write_bytes(saved.state.read_bytes()[:100])
+        whole = saved.state.read_bytes()
+        damaged.write_bytes(whole[: len(whole) // 2])
         place = rig.place("damaged")
         with pytest.raises(RestoreFailed):
             await rig.driver.load(place, rig.with_overlay(place, rig.saved_overlay), Saved(saved.memory, damaged))
@@ -160,10 +174,14 @@ class VmmContract:
         loading = asyncio.ensure_future(rig.load("cancelled"))
         await asyncio.sleep(0)
         loading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await loading
+        try:
+            machine = await loading
+        except asyncio.CancelledError:
+            pass  # the usual end; a driver that was already done hands the machine over instead
+        else:
+            await machine.aclose()
         folder = rig.folder / "cancelled"
-        assert {path.suffix for path in folder.iterdir()} <= {".log", ".qcow2"} if folder.exists() else True
+        assert {path.suffix for path in folder.iterdir()} <= {".log", ".qcow2"}
 
     async def test_closing_ends_the_process_and_again_does_nothing(self, rig: Rig) -> None:
         machine = await rig.load("closed")

@@ -98,6 +98,9 @@ class Machine(Protocol):
     def alive(self) -> bool:
         """Whether the VMM process still runs."""
 
+    def move(self, place: Place) -> None:
+        """Take note that the caller has renamed the folder of the machine's place."""
+
     def open_channel(self) -> socket.socket:
         """Return a new connected stream socket to the guest's agent port. One at a time; the caller closes it.
 
@@ -140,7 +143,7 @@ class Driver(Protocol):
         """
 
     async def load(self, place: Place, hardware: Hardware, saved: Saved) -> Machine:
-        """Bring a saved guest to life: it runs on when this returns.
+        """Bring a saved guest to life. It stands still, where it was paused, until `resume`.
 
         RAM is mapped from `saved.memory`, copied when written.
         """

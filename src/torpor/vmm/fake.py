@@ -38,6 +38,9 @@ class FakeMachine:
     def alive(self) -> bool:
         return self._end is None
 
+    def move(self, place: Place) -> None:
+        self.place = place
+
     def open_channel(self) -> socket.socket:
         self._check()
         self._hang_up()
@@ -110,7 +113,9 @@ class FakeDriver:
     async def load(self, place: Place, hardware: Hardware, saved: Saved) -> FakeMachine:
         self._maybe_fail()
         _check_saved(hardware, saved)
-        return self._machine(place, saved.memory)
+        machine = self._machine(place, saved.memory)
+        machine.paused = True
+        return machine
 
     def _machine(self, place: Place, image: Path) -> FakeMachine:
         machine = FakeMachine(place, image, self.new_guest())

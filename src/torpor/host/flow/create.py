@@ -19,4 +19,5 @@ async def create(host: Host, sandbox: SandboxId, template: TemplateName, env: Ma
             raise Conflict(f"the sandbox {sandbox} is already on this host", seen="running", needed=["deleted"])
         incarnation = await restore(host, host.templates.open(template), Identity(sandbox), env)
         host.live.add(incarnation)
+        host.spares.refill(incarnation.template)
         return incarnation

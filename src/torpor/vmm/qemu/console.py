@@ -13,12 +13,12 @@ CHUNK_BYTES = 512 * 1024
 class Console:
     """Copies what arrives on a socket into `path`; a full file becomes `path`.1, replacing the one before.
 
-    `ended` is set once nothing more will be copied.
+    `ended` is set once nothing more will be copied. `path` may be set anew when the file was moved.
     """
 
     def __init__(self, sock: socket.socket, path: Path) -> None:
         sock.setblocking(False)
-        self._sock, self._path = sock, path
+        self._sock, self.path = sock, path
         self.ended = asyncio.Event()
         self._file = path.open("ab", buffering=0)
         self._loop = asyncio.get_running_loop()
@@ -36,8 +36,8 @@ class Console:
             return
         if self._file.tell() + len(data) > CHUNK_BYTES:
             self._file.close()
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
-            self._file = self._path.open("ab", buffering=0)
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self._file = self.path.open("ab", buffering=0)
         self._file.write(data)
 
     def close(self) -> None:

@@ -67,6 +67,10 @@ class QemuMachine:
     def alive(self) -> bool:
         return not self._child.gone.is_set()
 
+    def move(self, place: Place) -> None:
+        self._place = place
+        self._console.path = place.console
+
     def open_channel(self) -> socket.socket:
         try:
             return connect_to(_agent_socket(self._place))
@@ -136,7 +140,7 @@ class QemuDriver:
 
         child, console = _spawn(place, argv_of, state)
         try:
-            monitor = await self._wait_up(place, child)
+            monitor = await _wait_up(place, child, state)
         except BaseException as error:
             await child.kill()
             _tidy(place, console)
@@ -145,18 +149,20 @@ class QemuDriver:
             raise
         return QemuMachine(place, child, monitor, console)
 
-    async def _wait_up(self, place: Place, child: Child) -> Monitor:
-        monitor: Monitor | None = None
-        try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                # The listener is ours and exists already: connecting never waits for QEMU, the greeting does.
-                monitor = await _or_gone(child, Monitor.connect(place.name, connect_to(_monitor_socket(place))))
-                await _or_gone(child, monitor.wait_running())
-        except BaseException:
-            if monitor is not None:
-                await monitor.close()
-            raise
-        return monitor
+
+async def _wait_up(place: Place, child: Child, state: int | None) -> Monitor:
+    monitor: Monitor | None = None
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            # The listener is ours and exists already: connecting never waits for QEMU, the greeting does.
+            monitor = await _or_gone(child, Monitor.connect(place.name, connect_to(_monitor_socket(place))))
+            if state is not None:
+                await _or_gone(child, monitor.load_state(state))
+    except BaseException:
+        if monitor is not None:
+            await monitor.close()
+        raise
+    return monitor
 
 
 def _agent_socket(place: Place) -> Path:

@@ -50,26 +50,30 @@ class Monitor:
         except (QMPError, OSError, EOFError) as error:
             raise MonitorLost(f"{command}: {error}") from error
 
-    async def status(self) -> str:
-        """Return QEMU's run state, such as "running", "paused", "inmigrate", "guest-panicked", "internal-error"."""
-        return str((await self.execute("query-status"))["status"])
+    async def load_state(self, descriptor: int) -> None:
+        """Have a QEMU that waits for one load a machine state from a descriptor it inherited.
 
-    async def wait_running(self) -> None:
-        """Return when the guest's CPUs run. Raises MonitorRefused if they stop for good instead."""
-        with self._client.listener(("RESUME", "STOP")) as events:
-            # Listening begins before the question, so a change between the two is not missed.
-            while (state := await self.status()) != "running":
-                if state in {"guest-panicked", "internal-error", "io-error", "shutdown"}:
-                    raise MonitorRefused(f"the machine is {state}")
-                await self._next(events)
+        Raises MonitorRefused if it does not fit; some of what does not fit makes QEMU end instead, which is
+        MonitorLost.
+        """
+        events = {"capability": "events", "state": True}
+        await self.execute("migrate-set-capabilities", capabilities=[events])
+        with self._client.listener("MIGRATION") as progress:
+            await self.execute("migrate-incoming", uri=f"fd:{descriptor}")
+            while (status := await self._next(progress)) != "completed":
+                if status == "failed":
+                    raise MonitorRefused("the machine state does not fit")
 
-    async def _next(self, events: EventListener) -> None:
+    async def _next(self, events: EventListener) -> str:
+        """Return the status that the next event tells of."""
         event = asyncio.ensure_future(events.get())
         ended = asyncio.ensure_future(self._client.runstate_changed())
         try:
             await asyncio.wait({event, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not event.done():
                 raise MonitorLost("QEMU ended")
+            data: Any = event.result()["data"]
+            return str(data["status"])
         finally:
             event.cancel()
             ended.cancel()
