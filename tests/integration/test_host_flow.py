@@ -140,11 +140,11 @@ async def test_a_create_cancelled_at_any_point_leaves_nothing_or_a_whole_sandbox
 
 
 async def test_the_second_create_takes_the_machine_that_was_prepared_ahead(tmp_path: Path) -> None:
-    rig = new_rig(tmp_path, keep_spares=True)
+    rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     first, second = new_sandbox_id(), new_sandbox_id()
     await create(rig.host, first, BASE, {})
-    await rig.host.spares.settled()
+    await rig.host.spares.wait_settled()
     assert len(rig.driver.running) == 2
     rig.driver.failures.append(RestoreFailed("nothing can be loaded now"))
     incarnation = await create(rig.host, second, BASE, {})
@@ -156,14 +156,14 @@ async def test_the_second_create_takes_the_machine_that_was_prepared_ahead(tmp_p
 
 
 async def test_a_spare_that_died_or_is_of_an_older_bake_is_not_used(tmp_path: Path) -> None:
-    rig = new_rig(tmp_path, keep_spares=True)
+    rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     ids = [new_sandbox_id() for _ in range(3)]
     await create(rig.host, ids[0], BASE, {})
-    await rig.host.spares.settled()
+    await rig.host.spares.wait_settled()
     rig.driver.running[-1].die("it crashed")
     assert (await create(rig.host, ids[1], BASE, {})).machine.alive
-    await rig.host.spares.settled()
+    await rig.host.spares.wait_settled()
     await rig.bake("newer")
     assert (await create(rig.host, ids[2], BASE, {})).template.digest == "newer"
     for sandbox in ids:
@@ -172,8 +172,21 @@ async def test_a_spare_that_died_or_is_of_an_older_bake_is_not_used(tmp_path: Pa
     assert rig.left == []
 
 
+async def test_a_spare_that_nobody_takes_is_ended(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_s=0.001)
+    await rig.bake()
+    sandbox = new_sandbox_id()
+    await create(rig.host, sandbox, BASE, {})
+    await rig.host.spares.wait_settled()
+    await rig.driver.machines[-1].wait_gone()
+    await delete(rig.host, sandbox)
+    await rig.host.spares.aclose()
+    assert len(rig.driver.machines) == 3  # the bake's, the sandbox's, the spare
+    assert rig.left == []
+
+
 async def test_removing_a_template_ends_its_spare(tmp_path: Path) -> None:
-    rig = new_rig(tmp_path, keep_spares=True)
+    rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     async with rig.client() as client:
         sandbox = new_sandbox_id()

@@ -39,7 +39,7 @@ class HostRig:
 
     layout: Layout
     guests: list[FakeGuest] = field(default_factory=list)
-    keep_spares: bool = False
+    keep_s: float = 0
     driver: FakeDriver = field(init=False)
     host: Host = field(init=False)
     images: Images = field(init=False)
@@ -56,7 +56,7 @@ class HostRig:
         self.host = Host(
             layout=self.layout,
             templates=templates,
-            spares=Spares(preparer.prepare, keep=self.keep_spares),
+            spares=Spares(preparer.prepare, keep_s=self.keep_s),
             connect_guest=partial(connect, timeout_s=0.5),
             live=Live(),
         )
@@ -102,6 +102,6 @@ class HostRig:
             await incarnation.aclose()
 
 
-def new_rig(folder: Path, *, keep_spares: bool = False) -> HostRig:
+def new_rig(folder: Path, *, keep_s: float = 0) -> HostRig:
     """Return a host on a new data directory."""
-    return HostRig(Layout(folder / "home"), keep_spares=keep_spares)
+    return HostRig(Layout(folder / "home"), keep_s=keep_s)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from starlette.applications import Starlette
 
+from torpor.errors import NotFound
 from torpor.guest.client import connect
 from torpor.host.api import host_app
-from torpor.host.choice import DriverChoice
+from torpor.host.choice import ChooseDriver, DriverChoice
 from torpor.host.config import HostConfig
 from torpor.host.flow.delete import delete
 from torpor.host.host import Host
@@ -24,7 +25,6 @@ from torpor.kit.shielded import shielded
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.templates import Templates
-from torpor.vmm.qemu.driver import qemu_version
 
 
 @asynccontextmanager
@@ -36,22 +36,24 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
     layout = Layout(config.home.resolve())
     layout.make()
     with locked(layout.lock, what=f"the data directory {layout.home}"):
-        await qemu_version()  # a host without a usable QEMU says so at start, not at the first create
         await asyncio.to_thread(recover, layout)
-        host = _put_together(config, layout)
+        choose = DriverChoice(config, layout)
+        with suppress(NotFound):  # no template yet, so no kernel to probe with: decided at the first create
+            await choose()
+        host = _put_together(config, layout, choose)
         try:
             yield host_app(host)
         finally:
             await shielded(_end_all(host))
 
 
-def _put_together(config: HostConfig, layout: Layout) -> Host:
+def _put_together(config: HostConfig, layout: Layout, choose: ChooseDriver) -> Host:
     templates = Templates(layout)
-    preparer = Preparer(layout, Images(layout), templates, DriverChoice(config, layout))
+    preparer = Preparer(layout, Images(layout), templates, choose)
     return Host(
         layout=layout,
         templates=templates,
-        spares=Spares(preparer.prepare, keep=config.spares),
+        spares=Spares(preparer.prepare, keep_s=config.spare_s),
         connect_guest=partial(connect, timeout_s=config.guest_timeout_s),
         live=Live(),
     )

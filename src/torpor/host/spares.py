@@ -1,7 +1,7 @@
 """Spare machines: what a restore needs before it knows for whom, prepared before anybody asks.
 
 Most of a restore's time is the start of a VMM process. After each create the template gets a spare, a loaded machine
-that stands still, so it costs no CPU and hardly any memory, and the next create takes that.
+that stands still, so it costs no CPU and little memory, and the next create takes it. One that nobody takes is ended.
 """
 
 from __future__ import annotations
@@ -19,57 +19,84 @@ from torpor.model.template import Template
 
 _log = structlog.get_logger(__name__)
 
+Prepare = Callable[[Template], Awaitable[Prepared]]
+
 
 class Spares:
-    """At most one spare for each template; none at all unless `keep`.
+    """At most one spare for each template, kept for `keep_s` seconds; none at all if that is 0."""
 
-    Owns the spares and the tasks that prepare them.
-    """
-
-    def __init__(self, prepare: Callable[[Template], Awaitable[Prepared]], *, keep: bool) -> None:
-        self._prepare, self._keep = prepare, keep
-        self._ready: dict[TemplateName, Prepared] = {}
-        self._coming: dict[TemplateName, asyncio.Task[None]] = {}
+    def __init__(self, prepare: Prepare, *, keep_s: float) -> None:
+        self._prepare, self._keep_s = prepare, keep_s
+        self._spares: dict[TemplateName, _Spare] = {}
 
     async def take(self, template: Template) -> Prepared:
         """Return a prepared machine, which the caller owns.
 
         It is the spare if that is of this very bake and lives, else a new one. Raises what preparing raises.
         """
-        spare = self._ready.pop(template.name, None)
-        if spare is not None:
-            if spare.template.digest == template.digest and spare.machine.alive:
-                return spare
-            await spare.aclose()
+        spare = self._spares.get(template.name)
+        ready = spare.give() if spare is not None else None
+        if ready is not None:
+            if ready.template.digest == template.digest and ready.machine.alive:
+                return ready
+            await ready.aclose()
         return await self._prepare(template)
 
     def refill(self, template: Template) -> None:
         """Begin to prepare a spare unless there is one. If that fails, the next create says why."""
-        if self._keep and template.name not in self._ready and template.name not in self._coming:
-            self._coming[template.name] = asyncio.create_task(self._add(template))
+        there = self._spares.get(template.name)
+        if self._keep_s > 0 and (there is None or there.task.done()):
+            self._spares[template.name] = _Spare(template, self._prepare, self._keep_s)
 
-    async def _add(self, template: Template) -> None:
-        try:
-            self._ready[template.name] = await self._prepare(template)
-        except TorporError as error:
-            _log.warning("no spare was prepared", template=template.name, error=error.message)
-        finally:
-            del self._coming[template.name]
-
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Return when no spare is being prepared."""
-        for task in list(self._coming.values()):
-            await wait_ended(task)
+        for spare in list(self._spares.values()):
+            await spare.settled.wait()
 
     async def drop(self, template: TemplateName) -> None:
         """End a template's spare, also one that is being prepared."""
-        if (coming := self._coming.get(template)) is not None:
-            coming.cancel()
-            await wait_ended(coming)
-        if (spare := self._ready.pop(template, None)) is not None:
+        if (spare := self._spares.pop(template, None)) is not None:
             await spare.aclose()
 
     async def aclose(self) -> None:
         """End all spares."""
-        for name in {*self._ready, *self._coming}:
+        for name in list(self._spares):
             await self.drop(name)
+
+
+class _Spare:
+    """One spare and the task that prepares it, waits until it is taken, and ends it if it is not."""
+
+    def __init__(self, template: Template, prepare: Prepare, keep_s: float) -> None:
+        self.settled = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._ready: Prepared | None = None
+        self.task = asyncio.create_task(self._run(template, prepare, keep_s))
+
+    def give(self) -> Prepared | None:
+        """Hand the machine over, if it is ready."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            self._taken.set()
+        return ready
+
+    async def _run(self, template: Template, prepare: Prepare, keep_s: float) -> None:
+        try:
+            self._ready = await prepare(template)
+            self.settled.set()
+            async with asyncio.timeout(keep_s):
+                await self._taken.wait()
+        except TimeoutError:
+            _log.info("a spare was ended, nobody took it", template=template.name)
+        except TorporError as error:
+            _log.warning("no spare was prepared", template=template.name, error=error.message)
+        finally:
+            self.settled.set()
+            if self._ready is not None:
+                await self._ready.aclose()
+                self._ready = None
+
+    async def aclose(self) -> None:
+        """End it, whether it is ready or not."""
+        self.task.cancel()
+        await wait_ended(self.task)
