@@ -42,9 +42,15 @@ class TestFakeDriver(VmmContract):
 class TestQemuDriver(VmmContract):
     """QEMU, on the images of a baked template."""
 
-    @pytest.fixture(scope="class")
-    def rig(self, template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Rig:
-        return asyncio.run(_qemu_rig(Layout(template_home.resolve()), tmp_path_factory.mktemp("qemu")))
+    @pytest.fixture
+    def rig(self, qemu_rig: Rig) -> Rig:
+        return qemu_rig
+
+
+@pytest.fixture(scope="module")
+def qemu_rig(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    """One rig for all, so that the guest that the suite saves is booted once."""
+    return asyncio.run(_qemu_rig(Layout(template_home.resolve()), tmp_path_factory.mktemp("qemu")))
 
 
 async def _qemu_rig(layout: Layout, folder: Path) -> Rig:

@@ -155,7 +155,7 @@ async def _wait_up(place: Place, child: Child, state: int | None) -> Monitor:
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
             # The listener is ours and exists already: connecting never waits for QEMU, the greeting does.
-            monitor = await _or_gone(child, Monitor.connect(place.name, connect_to(_monitor_socket(place))))
+            monitor = await _or_gone(child, Monitor.connect(place.name, _monitor_socket(place)))
             if state is not None:
                 await _or_gone(child, monitor.load_state(state))
     except BaseException:

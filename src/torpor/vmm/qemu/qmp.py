@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
+from pathlib import Path
 from typing import Any
 
 from qemu.qmp import EventListener, ExecuteError, QMPClient, QMPError
 
 from torpor.kit.shielded import shielded
+from torpor.kit.sockets import connect_to
 
 # The library reports every lost connection at warning level; a machine's end is no news to whoever closes it.
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
@@ -31,14 +32,17 @@ class Monitor:
         self._client = client
 
     @classmethod
-    async def connect(cls, name: str, sock: socket.socket) -> Monitor:
-        """Take over a connected socket and wait for QEMU's greeting, however long that is: the caller bounds it."""
+    async def connect(cls, name: str, path: Path) -> Monitor:
+        """Connect to a monitor's socket and wait for QEMU's greeting, however long that is: the caller bounds it."""
         client = QMPClient(name)
+        sock = connect_to(path)
         try:
             await client.connect(sock)
-        except (QMPError, OSError, EOFError) as error:
+        except BaseException as error:
             sock.close()
-            raise MonitorLost(str(error)) from error
+            if isinstance(error, QMPError | OSError | EOFError):
+                raise MonitorLost(str(error)) from error
+            raise
         return cls(client)
 
     async def execute(self, command: str, **arguments: object) -> Any:
