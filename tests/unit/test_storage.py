@@ -166,6 +166,14 @@ def test_a_template_that_lost_a_file_is_refused_by_name(layout: Layout) -> None:
         Templates(layout).open(BASE)
 
 
+def test_a_damaged_template_does_not_hide_the_others(layout: Layout) -> None:
+    publish(layout)
+    publish(layout, TemplateName("other"))
+    (Templates(layout).path(BASE) / MANIFEST).write_text("{")
+    assert [template.name for template in Templates(layout).all()] == ["other"]
+    assert Templates(layout).names() == ["base", "other"]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "name": "base", "extra": 2}'])
 def test_a_damaged_manifest_is_refused(text: str) -> None:
     with pytest.raises(SnapshotCorrupt, match="manifest of the template 'base' is damaged"):

@@ -19,6 +19,9 @@ from torpor.model.template import Template
 
 _log = structlog.get_logger(__name__)
 
+# A create is answered before the spare for the next one takes its share of the processors.
+_AFTER_S = 0.1
+
 Prepare = Callable[[Template], Awaitable[Prepared]]
 
 
@@ -82,6 +85,7 @@ class _Spare:
 
     async def _run(self, template: Template, prepare: Prepare, keep_s: float) -> None:
         try:
+            await asyncio.sleep(_AFTER_S)
             self._ready = await prepare(template)
             self.settled.set()
             async with asyncio.timeout(keep_s):

@@ -10,11 +10,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from torpor.errors import NotFound, SnapshotCorrupt, Unsupported
 from torpor.kit.files import DRAFT_PREFIX, TRASH_PREFIX, allocated_bytes, draft_folder, remove_tree
 from torpor.model.ids import TemplateName, is_template_name
 from torpor.model.template import MANIFEST_FORMAT, Fingerprint, Template
 from torpor.storage.layout import Layout
+
+_log = structlog.get_logger(__name__)
 
 MANIFEST, MEMORY, STATE, DISK = "manifest.json", "memory", "state", "disk.qcow2"
 
@@ -59,8 +63,14 @@ class Templates:
         return sorted(TemplateName(name) for name in entries if not name.startswith(hidden))
 
     def all(self) -> list[Template]:
-        """Return every template, by name."""
-        return [self.open(name) for name in self.names()]
+        """Return every template that can be opened, by name; the log tells of one that cannot."""
+        found: list[Template] = []
+        for name in self.names():
+            try:
+                found.append(self.open(name))
+            except (SnapshotCorrupt, Unsupported) as error:
+                _log.warning("a template cannot be opened", template=name, error=error.message, hint=error.hint)
+        return found
 
     @contextmanager
     def publish(self, name: TemplateName) -> Iterator[Path]:
