@@ -32,12 +32,16 @@ class Cgroup:
             self._memory_events = -1
 
     def kill(self) -> None:
-        """Kill every process in it; none can escape, whatever sessions and groups they made."""
-        _write(f"{self.path}/cgroup.kill", b"1")
+        """Kill every process in it; none can escape, whatever sessions and groups they made.
+
+        Only root can lead processes out of it, and may then remove it: nothing is left to kill in it then.
+        """
+        with suppress(FileNotFoundError):
+            _write(f"{self.path}/cgroup.kill", b"1")
 
     def oom_killed(self) -> bool:
-        """Tell whether the kernel killed a process of it for lack of memory."""
-        return self._memory_events >= 0 and _field(os.pread(self._memory_events, 256, 0), b"oom_kill") > 0
+        """Tell whether the kernel killed a process of it for lack of memory. Of a removed group nothing is known."""
+        return self._memory_events >= 0 and _field(_reread(self._memory_events), b"oom_kill") > 0
 
     def close(self) -> None:
         """Close what was opened ahead; the group itself stays."""
@@ -57,7 +61,7 @@ class Cgroup:
 
         def look(_: int) -> None:
             # Reading it is what makes the kernel tell of the next change.
-            if _field(os.pread(fd, 256, 0), b"populated"):
+            if _field(_reread(fd), b"populated"):
                 return
             loop.unwatch(fd)
             os.close(fd)
@@ -116,8 +120,11 @@ class CgroupTree:
         return self._ready.pop() if self._ready else self._make()
 
     def give_back(self, group: Cgroup) -> None:
-        """Take a group back in which nothing was started."""
-        self._ready.append(group)
+        """Take a group back in which nothing was started, unless root has removed it."""
+        if os.path.isdir(group.path):
+            self._ready.append(group)
+        else:
+            group.close()
 
     def _make(self) -> Cgroup:
         self._count += 1
@@ -206,6 +213,16 @@ def _write(path: str, data: bytes) -> None:
         os.write(fd, data)
     finally:
         os.close(fd)
+
+
+def _reread(fd: int) -> bytes:
+    """Read a group's file from its beginning; empty if root has removed the group."""
+    try:
+        return os.pread(fd, 256, 0)
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return b""
+        raise
 
 
 def _field(text: bytes, name: bytes) -> int:

@@ -39,6 +39,18 @@ class Operation(Protocol):
         """The host's connection is gone, and with it the stream."""
 
 
+class SendsOnly:
+    """The part of an operation that expects nothing from the host: what comes is taken and forgotten."""
+
+    _stream: Stream
+
+    def on_data(self, payload: memoryview) -> None:
+        self._stream.consumed(len(payload))
+
+    def on_end(self) -> None:
+        """Nothing was expected."""
+
+
 class Source(Protocol):
     """Where the bytes of one outgoing sub-channel come from."""
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from torpor_guest import protocol, spawn
 from torpor_guest.accounts import Accounts
@@ -106,6 +107,7 @@ class _Command:
         self._began = time.monotonic()
         self._timer: Timer | None = None
         self._timed_out = False
+        self._pid = 0
         self._group: Cgroup | Session
         self._outcome: dict[str, object] | None = None
 
@@ -114,7 +116,7 @@ class _Command:
         stdin = self._execs.null if self._input is None else self._input.child_end
         streams = spawn.Streams(stdin, self._outputs[0].child_end, self._outputs[1].child_end)
         try:
-            pid, self._group = self._execs.start(order, streams)
+            self._pid, self._group = self._execs.start(order, streams)
         except BaseException as error:
             self._abandon()
             if not isinstance(error, spawn.CannotRun):
@@ -124,7 +126,7 @@ class _Command:
         for pipe in self._pipes():
             pipe.begin()
         self._stream.operation = self
-        self._execs.expect(pid, self._ended)
+        self._execs.expect(self._pid, self._ended)
         if self._timeout_s is not None:
             self._timer = self._execs.after(self._timeout_s, self._run_out)
 
@@ -144,7 +146,15 @@ class _Command:
 
     def _run_out(self) -> None:
         self._timed_out = True
-        self._group.kill()
+        self._kill()
+
+    def _kill(self) -> None:
+        """Kill a command that has not ended yet, also where root has led it out of its group."""
+        try:
+            self._group.kill()
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
     def _ended(self, status: int) -> None:
         if self._timer is not None:
@@ -179,7 +189,7 @@ class _Command:
         for pipe in self._outputs:
             pipe.discard()
         if self._outcome is None:
-            self._group.kill()
+            self._kill()
 
     def on_drop(self) -> None:
         if self._input is not None:

@@ -9,11 +9,11 @@ looks for the next HELLO. At every valid HELLO the guest forgets all calls of th
 their output is discarded; transfers are aborted) and answers WELCOME with the same nonce. The host throws everything
 away until it finds that nonce.
 
-    HELLO    magic 16 | version u16 | nonce 16 | crc32 u32                       these two keep their form in all
-    versions WELCOME  magic 16 | version u16 | nonce 16 | length u32 | JSON | crc32 u32
+    HELLO    magic 16 | version u16 | nonce 16 | crc32 u32
+    WELCOME  magic 16 | version u16 | nonce 16 | length u32 | JSON | crc32 u32
 
-A side that does not speak the other's version says so and goes no further: the guest by the `refused` sentence in its
-WELCOME.
+These two keep their form in all versions. A side that does not speak the other's version says so and goes no further:
+the guest by the `refused` sentence in its WELCOME.
 
 Frame. All numbers big-endian; payload of at most MAX_PAYLOAD bytes; the trailer is not zero.
 
@@ -24,11 +24,15 @@ Frame. All numbers big-endian; payload of at most MAX_PAYLOAD bytes; the trailer
 Types, H from the host, G from the guest. A stream is one call; its id is odd, chosen by the host, ever larger.
 
     OPEN    H   a JSON request with its `op`. sub MORE: another part of it follows; sub LAST: it is complete
-    DATA    HG  bytes: sub INPUT to the guest (stdin, upload), OUTPUT (stdout, download, lines of JSON) and ERRORS
-    (stderr) from it END     H   sub INPUT: no more of it comes CREDIT  HG  u32: so many more bytes of `sub` may be
-    sent RESULT  G   a JSON object, in parts like OPEN; the call is over ERROR   G   a JSON object {code, message,
-    hint}; the call is over. On stream 0: the host broke the protocol, nothing more comes CANCEL  H   the host gives
-    up: the guest kills the command or aborts the transfer, and still answers RESULT or ERROR
+    DATA    HG  bytes: sub INPUT to the guest (stdin, upload); OUTPUT (stdout, download, lines of JSON) and ERRORS
+                (stderr) from it
+    END     H   sub INPUT: no more of it comes
+    CREDIT  HG  u32: so many more bytes of `sub` may be sent
+    RESULT  G   a JSON object, in parts like OPEN; the call is over
+    ERROR   G   a JSON object {code, message, hint}; the call is over. On stream 0: the host broke the protocol,
+                nothing more comes
+    CANCEL  H   the host gives up: the guest kills the command or aborts the transfer, and still answers RESULT or
+                ERROR
 
 Flow control. Each sub-channel of each stream starts with WINDOW bytes of credit; DATA uses it up, and the receiver
 gives it back as the bytes are really consumed. Frames for a stream that is over are ignored by the guest, which
@@ -66,6 +70,7 @@ MORE: Final = 1
 # A whole frame is 32 KiB at most: the size at which virtio-serial is fastest on both ends.
 MAX_FRAME: Final = 32 * 1024
 TRAILER: Final = 0xD7
+_TRAILER: Final = bytes((TRAILER,))
 # What is best received at once, measured on both ends of virtio-serial; much more and much less are slower.
 READ_SIZE: Final = 64 * 1024
 _FRONT = struct.Struct(">IBBI")
@@ -131,7 +136,7 @@ def header(stream: int, kind: int, sub: int, length: int) -> bytes:
 
 def frame(stream: int, kind: int, sub: int = 0, payload: bytes | memoryview = b"") -> bytes:
     """Return a whole frame. The payload is at most MAX_PAYLOAD."""
-    return b"".join((header(stream, kind, sub, len(payload)), payload, b"\xd7"))
+    return b"".join((header(stream, kind, sub, len(payload)), payload, _TRAILER))
 
 
 def credit(stream: int, sub: int, count: int) -> bytes:
@@ -248,9 +253,8 @@ class Parser:
     def __init__(self, seek: Seek) -> None:
         self.lost = True
         self._seek = seek
-        # New bytes always come in at the same place, and what is left of the old ones is moved to right before it: it
-        # is less
-        # than one frame.
+        # New bytes always come in at the same place, and what is left of the old ones, which is less than one frame, is
+        # moved to right before it.
         self._buffer = bytearray(MAX_FRAME + READ_SIZE)
         self._view = memoryview(self._buffer)
         self._left = (MAX_FRAME, MAX_FRAME)

@@ -6,7 +6,7 @@ import gc
 import os
 
 from torpor_guest.cgroups import CgroupTree
-from torpor_guest.connection import Stream
+from torpor_guest.connection import SendsOnly, Stream
 from torpor_guest.loop import PRIORITY, Loop, Timer
 from torpor_guest.refusal import Refusal
 from torpor_guest.requests import Request
@@ -52,7 +52,7 @@ def _settle_down() -> None:
     gc.collect()
 
 
-class _Freeze:
+class _Freeze(SendsOnly):
     """One freeze under way: waits until the kernel says that every process has stopped."""
 
     def __init__(self, loop: Loop, tree: CgroupTree, stream: Stream, timeout_s: float) -> None:
@@ -83,12 +83,6 @@ class _Freeze:
         self._timer.cancel()
         self._loop.unwatch(self._fd)
         os.close(self._fd)
-
-    def on_data(self, payload: memoryview) -> None:
-        self._stream.consumed(len(payload))
-
-    def on_end(self) -> None:
-        """Nothing is expected from the host."""
 
     def on_cancel(self) -> None:
         self._undo(Refusal("cancelled", "the host gave up"))

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from torpor_guest.loop import IN, Loop
+from torpor_guest.loop import IN, Loop, report_fault
 
 # Children taken in one turn of the loop.
 _AT_ONCE = 256
@@ -49,9 +49,17 @@ class Reaper:
                 return
             ended = self._waiting.pop(pid, None)
             if ended is not None:
-                ended(status)
+                _tell(ended, status)
         with suppress(BlockingIOError):  # full, which wakes us as well
             self._write.send(b"\0")  # there may be more; others get their turn first
+
+
+def _tell(ended: Ended, status: int) -> None:
+    """Tell of an end. What fails in one command must not end the reaping, on which all of them wait."""
+    try:
+        ended(status)
+    except Exception:
+        report_fault()
 
 
 def become_subreaper() -> None:

@@ -37,8 +37,8 @@ def start_system() -> None:
     _loopback_up()
     _limits()
     # Unlike other processes the first one is not ended by signals it does not handle; only Python's own handler must
-    # go. Nor does
-    # the kernel ever kill it for lack of memory, so it needs no protection from that, which its children would inherit.
+    # go. Nor does the kernel ever kill it for lack of memory, so it needs no protection from that, which its children
+    # would inherit.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir("/")
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from torpor_guest import protocol
 from torpor_guest.accounts import Account, acting
-from torpor_guest.connection import Stream
+from torpor_guest.connection import SendsOnly, Stream
 from torpor_guest.refusal import Refusal, from_os_error, invalid, shown
 
 _MAX_LINKS = 40
@@ -45,7 +45,7 @@ def _need_regular(status: os.stat_result, path: bytes) -> None:
         raise invalid(f"{shown(path)} is a device, pipe or socket, not a file")
 
 
-class Download:
+class Download(SendsOnly):
     """Sends a file's bytes, read straight into frames as the host takes them."""
 
     sub = protocol.OUTPUT
@@ -76,12 +76,6 @@ class Download:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def on_data(self, payload: memoryview) -> None:
-        self._stream.consumed(len(payload))
-
-    def on_end(self) -> None:
-        """Nothing is expected from the host."""
 
     def on_cancel(self) -> None:
         self._close()

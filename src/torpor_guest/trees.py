@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from torpor_guest import protocol
 from torpor_guest.accounts import Account, Accounts, acting
-from torpor_guest.connection import Stream
+from torpor_guest.connection import SendsOnly, Stream
 from torpor_guest.entries import Entry, entry_of
 from torpor_guest.loop import Loop
 from torpor_guest.refusal import Refusal, from_os_error, invalid, shown
@@ -57,7 +57,7 @@ def open_top(path: bytes) -> Level:
     return top
 
 
-class Listing:
+class Listing(SendsOnly):
     """Sends what is in a folder, one JSON entry a line: by name, and with `deep` each folder's contents right after it.
 
     It holds the names of the folders on the way down in memory, and of no others.
@@ -123,12 +123,6 @@ class Listing:
         while self._levels:
             self._levels.pop().close()
 
-    def on_data(self, payload: memoryview) -> None:
-        self._stream.consumed(len(payload))
-
-    def on_end(self) -> None:
-        """Nothing is expected from the host."""
-
     def on_cancel(self) -> None:
         self._close()
         self._stream.refuse(Refusal("cancelled", "the host gave up"))
@@ -144,7 +138,7 @@ def _open_listed(path: bytes) -> list[Level]:
         raise invalid(f"{shown(path)} is no folder") from None
 
 
-class Removal:
+class Removal(SendsOnly):
     """Removes a folder with all that is in it. What fails, fails in the middle: what was removed stays removed."""
 
     def __init__(self, loop: Loop, stream: Stream, path: bytes, account: Account) -> None:
@@ -210,12 +204,6 @@ class Removal:
     def _close(self) -> None:
         while self._levels:
             self._levels.pop().close()
-
-    def on_data(self, payload: memoryview) -> None:
-        self._stream.consumed(len(payload))
-
-    def on_end(self) -> None:
-        """Nothing is expected from the host."""
 
     def on_cancel(self) -> None:
         self._fail(Refusal("cancelled", "the host gave up"))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from control_rig import KEY, Rig, control_rig
-from torpor.control.api.door import MAX_BODY_BYTES
+from torpor.control.api.door import MAX_BODY_BYTES, Door
 from torpor.model.ids import SandboxId
 from torpor.model.sandbox import Sandbox
 from torpor.testing.store import MemoryStore
@@ -172,3 +175,26 @@ async def test_the_description_names_errors_raw_bodies_and_streams(rig: Rig) -> 
                 assert operation["security"] == [{"HTTPBearer": []}]
                 schema = operation["responses"]["400"]["content"]["application/json"]["schema"]
                 assert schema == {"$ref": "#/components/schemas/ErrorBody"}
+
+
+async def test_a_request_that_the_stop_of_the_server_cuts_off_is_answered_in_form() -> None:
+    sent: list[Message] = []
+    begun = asyncio.Event()
+
+    async def hang(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": []}
+    request = asyncio.create_task(Door(hang, KEY)(scope, receive, send))
+    await begun.wait()
+    request.cancel()
+    await request
+    assert sent[0]["status"] == 500
+    assert json.loads(sent[1]["body"])["code"] == "outcome_unknown"

@@ -78,6 +78,10 @@ BAD = [
     ({"cmd": ["a", 3]}, "cmd"),
     ({"cmd": "a\0b"}, "NUL"),
     ({"cmd": ["a", "b\0"]}, "NUL"),
+    ({"cmd": "a\ud800"}, "cmd has half a surrogate pair"),
+    ({"cmd": ["a", "\udcff"]}, "cmd has half a surrogate pair"),
+    ({"cmd": "a", "stdin": "\ud800"}, "stdin has half a surrogate pair"),
+    ({"cmd": "a", "env": {"A": "\ud800"}}, "env.A"),
     ({"cmd": "a", "timeout_seconds": -1}, "timeout_seconds"),
     ({"cmd": "a", "timeout_seconds": 0}, "timeout_seconds"),
     ({"cmd": "a", "timeout_seconds": "5"}, "timeout_seconds"),
@@ -100,7 +104,10 @@ BAD = [
 async def test_a_bad_command_is_refused_before_it_reaches_the_host(
     rig: Rig, made: str, rest: str, body: dict[str, Any], said: str
 ) -> None:
-    answer = await rig.http.post(f"/v1/sandboxes/{made}/{rest}", json=body)
+    sent = json.dumps(body)  # in ASCII, since some of it can be sent in no other way
+    answer = await rig.http.post(
+        f"/v1/sandboxes/{made}/{rest}", content=sent, headers={"content-type": "application/json"}
+    )
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (400, "invalid_request")
     assert said in problem["error"]

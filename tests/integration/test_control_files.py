@@ -202,3 +202,13 @@ async def test_the_console_is_text(rig: Rig) -> None:
     for asked in ("true", "1"):
         refused = await rig.http.get(f"/v1/sandboxes/{made}/logs?follow={asked}")
         assert (refused.status_code, refused.json()["code"]) == (400, "unsupported")
+
+
+async def test_the_console_of_a_failed_sandbox_can_be_read_while_its_host_has_it(rig: Rig) -> None:
+    made = await rig.create()
+    rig.host.die(made, "killed by signal 9")
+    assert (await rig.http.get(f"/v1/sandboxes/{made}/fs/stat?path=/")).status_code == 410
+    assert (await rig.http.get(f"/v1/sandboxes/{made}/logs")).text == f"{made} login:\n"
+    rig.host.vanish(made)
+    gone = await rig.http.get(f"/v1/sandboxes/{made}/logs")
+    assert (gone.status_code, gone.json()["code"]) == (410, "sandbox_lost")

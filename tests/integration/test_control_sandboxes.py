@@ -193,6 +193,7 @@ async def test_a_list_is_filtered_by_metadata_and_status(rig: Rig) -> None:
         ("limit=many", "limit"),
         ("cursor=!!", "cursor"),
         ("cursor=aGVsbG8", "cursor"),
+        ("&".join(f"metadata.k{number}=v" for number in range(65)), "65 pairs of metadata"),
         ("status=sleepy", "creating, running, deleting, deleted, failed"),
     ],
 )

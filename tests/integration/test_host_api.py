@@ -61,7 +61,7 @@ async def test_a_dead_machine_is_listed_as_such(client: httpx2.AsyncClient, rig:
     rig.driver.running[0].die("it crashed")
     (item,) = IncarnationList.model_validate_json((await client.get(ROOT)).content).items
     assert not item.alive
-    assert item.reason
+    assert item.reason == "it crashed"
     answer = await client.get(f"{one}/fs", params={"path": "/x"})
     assert answer.status_code == 410
 
@@ -120,6 +120,14 @@ async def test_the_console_is_given_as_text(client: httpx2.AsyncClient, one: str
     answer = await client.get(f"{one}/logs")
     assert answer.text == "fake guest\n"
     assert answer.headers["content-type"].startswith("text/plain")
+
+
+async def test_the_console_of_a_dead_machine_can_still_be_read(
+    client: httpx2.AsyncClient, rig: HostRig, one: str
+) -> None:
+    rig.driver.running[0].die("it crashed")
+    answer = await client.get(f"{one}/logs")
+    assert (answer.status_code, answer.text) == (200, "fake guest\n")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from host_rig import BASE, HostRig, new_rig
-from torpor.errors import BootFailed, Busy, Conflict, NotFound, RestoreFailed, SandboxLost, TorporError, Unsupported
+from torpor.errors import (
+    BootFailed,
+    Busy,
+    Conflict,
+    NotFound,
+    OutcomeUnknown,
+    RestoreFailed,
+    SandboxLost,
+    SnapshotCorrupt,
+    TorporError,
+    Unsupported,
+)
 from torpor.host.config import HostConfig
 from torpor.host.flow.ask import guest_of
 from torpor.host.flow.create import create
@@ -21,10 +32,10 @@ from torpor.host.main import host_agent
 from torpor.host.recover import machines_of, recover
 from torpor.kit.files import DRAFT_PREFIX
 from torpor.model.ids import TemplateName, new_sandbox_id
+from torpor.model.template import Fingerprint
 from torpor.storage.layout import Layout
 from torpor.storage.templates import DISK, MEMORY, STATE
 from torpor.testing.fake_guest import FakeGuest
-from torpor.vmm.driver import Capabilities
 
 
 @pytest.fixture
@@ -44,7 +55,7 @@ async def test_a_created_sandbox_has_its_own_identity_and_answers(rig: HostRig) 
     incarnation = await create(rig.host, sandbox, BASE, {"A": "1"})
     assert [identity["hostname"] for identity in guest.identities] == [sandbox]
     assert rig.host.live.get(sandbox) is incarnation
-    with guest_of(rig.host, sandbox) as asked:
+    async with guest_of(rig.host, sandbox) as asked:
         await asked.ping()
 
 
@@ -78,6 +89,11 @@ def lose_disk(rig: HostRig) -> None:
     (rig.host.templates.path(BASE) / DISK).unlink()
 
 
+def replace_disk(rig: HostRig) -> None:
+    lose_disk(rig)
+    (rig.host.templates.path(BASE) / DISK).mkdir()
+
+
 def damage_state(rig: HostRig) -> None:
     state = rig.host.templates.path(BASE) / STATE
     state.chmod(0o600)
@@ -89,7 +105,7 @@ def fail_load(rig: HostRig) -> None:
 
 
 def other_accelerator(rig: HostRig) -> None:
-    rig.driver.capabilities = Capabilities("fake", "1", "kvm", "none")
+    rig.driver.fingerprint = Fingerprint("fake", "1", "kvm", "none")
 
 
 def no_answer(rig: HostRig) -> None:
@@ -107,7 +123,8 @@ def no_adoption(rig: HostRig) -> None:
 @pytest.mark.parametrize(
     ("breaks", "error"),
     [
-        (lose_disk, TorporError),
+        (lose_disk, SnapshotCorrupt),
+        (replace_disk, RestoreFailed),
         (damage_state, RestoreFailed),
         (fail_load, RestoreFailed),
         (other_accelerator, Unsupported),
@@ -217,11 +234,25 @@ async def test_a_machine_that_dies_while_it_is_asked_is_a_lost_sandbox(rig: Host
     await create(rig.host, sandbox, BASE, {})
 
     async def ask() -> None:
-        with guest_of(rig.host, sandbox) as guest:
+        async with guest_of(rig.host, sandbox) as guest:
             rig.driver.running[0].die("it crashed")
             await guest.ping()
 
     with pytest.raises(SandboxLost):
+        await ask()
+
+
+async def test_a_line_that_breaks_before_the_machine_is_heard_to_have_ended_is_a_lost_sandbox(rig: HostRig) -> None:
+    sandbox = new_sandbox_id()
+    await create(rig.host, sandbox, BASE, {})
+
+    async def ask() -> None:
+        async with guest_of(rig.host, sandbox) as guest:
+            await guest.aclose()
+            asyncio.get_running_loop().call_soon(rig.driver.running[0].die, "it crashed")
+            raise OutcomeUnknown("the line broke off")
+
+    with pytest.raises(SandboxLost, match="it crashed"):
         await ask()
 
 
@@ -247,7 +278,7 @@ async def test_a_new_bake_replaces_the_template_and_living_sandboxes_run_on(rig:
     await create(rig.host, sandbox, BASE, {})
     await rig.bake("newer")
     assert rig.host.templates.open(BASE).digest == "newer"
-    with guest_of(rig.host, sandbox) as guest:
+    async with guest_of(rig.host, sandbox) as guest:
         await guest.ping()
 
 

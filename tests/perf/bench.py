@@ -149,10 +149,11 @@ def transfers(server: RunningServer, sandbox: Sandbox, megabytes: int) -> dict[s
             for _ in range(megabytes):
                 file.write(block)
         agent_before = agent_kib(sandbox)
-        for name, action in (
-            ("upload", lambda: sandbox.filesystem.upload(there, "/work/blob")),
-            ("download", lambda: sandbox.filesystem.download("/work/blob", back)),
-        ):
+        actions: dict[str, Callable[[], object]] = {
+            "upload": lambda: sandbox.filesystem.upload(there, "/work/blob"),
+            "download": lambda: sandbox.filesystem.download("/work/blob", back),
+        }
+        for name, action in actions.items():
             with growth_of(pids) as grown:
                 started = time.perf_counter()
                 action()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torpor.host.live import Live
 from torpor.host.prepared import Preparer
 from torpor.host.spares import Spares
 from torpor.model.ids import TemplateName
-from torpor.model.template import Fingerprint, Template
+from torpor.model.template import Template
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.templates import Templates
@@ -77,7 +77,7 @@ class HostRig:
             disk_gib=4,
             command_line="quiet",
             images=images,
-            fingerprint=Fingerprint(**asdict(self.driver.capabilities)),
+            fingerprint=self.driver.fingerprint,
         )
 
     async def bake(self, digest: str = "digest") -> Template:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from torpor.control.keys import KEY_FILE, load_or_make_key
+from torpor.control.keys import load_or_make_key
 from torpor.errors import Failed, Forbidden
+from torpor.wire.home import KEY_FILE
 
 
 def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:

@@ -74,3 +74,10 @@ def test_what_is_wrong_with_a_field_is_one_sentence_with_its_name(
     problem = dict(refused.value.errors()[0])
     problem["loc"] = ("body", *refused.value.errors()[0]["loc"])
     assert sentence(problem) == said
+
+
+def test_an_error_that_repeats_what_is_no_text_can_be_sent() -> None:
+    said = to_body(errors.Unsupported("checkpoint_\ud800 was given", hint="leave checkpoint_\ud800 out"))
+    assert said.model_dump_json()
+    assert said.error == "checkpoint_? was given"
+    assert said.hint == "leave checkpoint_? out"

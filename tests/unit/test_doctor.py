@@ -13,7 +13,7 @@ from torpor.host.doctor import Finding, Sight
 from torpor.model.ids import TemplateName
 from torpor.model.template import Fingerprint, Template
 from torpor.storage.layout import Layout
-from torpor.storage.templates import Templates, write_manifest
+from torpor.storage.templates import MANIFEST, Templates, write_manifest
 
 
 @pytest.fixture
@@ -153,6 +153,14 @@ def test_templates_of_another_qemu_are_named_with_the_step_that_mends_them(sight
     assert finding.verdict == "bad"
     assert finding.says.startswith("old cannot be loaded")
     assert finding.mend == "run `torpor template build old`"
+
+
+def test_a_damaged_template_is_named_with_the_step_that_mends_it(sight: Sight) -> None:
+    publish(sight, "base", "10.0.2")
+    (Templates(Layout(sight.home)).path(TemplateName("base")) / MANIFEST).write_text("{")
+    finding = doctor.look_at_templates(sight)
+    assert (finding.verdict, finding.mend) == ("bad", "run `torpor template build base`")
+    assert finding.says == "the manifest of the template 'base' is damaged"
 
 
 def test_a_missing_qemu_is_bad_and_its_package_is_named(sight: Sight) -> None:

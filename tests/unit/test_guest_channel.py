@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from torpor import errors
+from torpor.guest.channel import Channel
 from torpor.guest.client import Guest, connect
 from torpor.kit.shielded import wait_ended
 from torpor.model.identity import Identity
@@ -297,3 +298,78 @@ async def test_a_request_that_is_too_long_is_refused_before_it_is_sent() -> None
                 pytest.fail("the block was entered")
         await guest.ping()
     await serving
+
+
+@asynccontextmanager
+async def silence_after_the_greeting(limit_s: float) -> AsyncIterator[tuple[Channel, LyingGuest]]:
+    """A channel to a guest that has greeted and is to be read by the test, who plays it from there on."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        guest = LyingGuest(theirs)
+        greeting = asyncio.create_task(guest.receive(protocol.OPEN))
+        channel = await Channel.open(ours, timeout_s=10, silence_s=limit_s)
+        try:
+            greeted = channel.call({"op": "ping"})  # its request is what the guest's first `receive` returns
+            await greeting
+            await guest.send(protocol.message(1, RESULT, {}))
+            await greeted.result()
+            yield channel, guest
+        finally:
+            await channel.aclose()
+
+
+async def test_a_guest_that_hangs_ends_every_call_and_may_come_back() -> None:
+    async with silence_after_the_greeting(0.2) as (channel, guest):
+        stat, upload = channel.call({"op": "stat"}), channel.call({"op": "write"})
+        sending = asyncio.create_task(upload.send(bytes(4_000_000)))  # more than fits: it waits for credit or the line
+        with pytest.raises(errors.OutcomeUnknown, match="hangs"):
+            await stat.result()
+        assert await sending is False
+        await stat.aclose()
+        await upload.aclose()
+        # Now it wakes: what it still says about the calls that were given up is no breach, and the next call works.
+        assert await guest.receive(protocol.CANCEL) is not None
+        await guest.send(protocol.frame(3, DATA, OUTPUT, b"late") + protocol.message(3, RESULT, {}))
+        again = channel.call({"op": "ping"})
+        while (frame := await guest.receive(protocol.OPEN)) is not None and frame.stream < again.number:
+            pass
+        await guest.send(protocol.message(again.number, RESULT, {"again": True}))
+        assert await again.result() == {"again": True}
+
+
+async def test_a_guest_that_answers_the_call_for_a_sign_of_life_may_take_its_time() -> None:
+    async with silence_after_the_greeting(0.2) as (channel, guest):
+        slow = channel.call({"op": "exec"})
+        for _ in range(4):  # twice as long as a silent guest is waited for
+            ping = await guest.receive(protocol.OPEN)
+            while ping is not None and ping.stream == slow.number:
+                ping = await guest.receive(protocol.OPEN)
+            assert ping is not None
+            await guest.send(protocol.message(ping.stream, RESULT, {}))
+        await guest.send(protocol.message(slow.number, RESULT, {"code": 0}))
+        assert await slow.result() == {"code": 0}
+
+
+async def test_a_folder_that_never_ends_is_refused_before_it_fills_the_memory() -> None:
+    entry = {"name": "n" * 200_000, "path": "/x/" + "n" * 200, "is_dir": False, "is_symlink": False, "size": 0}
+    line = json.dumps({**entry, "mode": 420, "mtime": 0.0, "user": "root", "group": "root"}).encode() + b"\n"
+
+    async def lie(guest: LyingGuest) -> None:
+        await guest.receive(protocol.OPEN)
+        credit = protocol.WINDOW
+        while True:
+            for at in range(0, len(line), protocol.MAX_PAYLOAD):
+                piece = line[at : at + protocol.MAX_PAYLOAD]
+                while credit < len(piece):
+                    given = await guest.receive()
+                    if given is None or given.type == protocol.CANCEL:
+                        await guest.send(protocol.message(1, ERROR, {"code": "cancelled", "message": "", "hint": None}))
+                        return
+                    credit += protocol.credit_count(given.payload)
+                credit -= len(piece)
+                await guest.send(protocol.frame(1, DATA, OUTPUT, piece))
+
+    async with lied_to(lie) as guest:
+        with pytest.raises(errors.InvalidRequest, match="too much to be listed"):
+            await guest.list("/x")

@@ -42,6 +42,30 @@ async def test_a_cancelled_run_leaves_no_process(tmp_path: Path) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
+async def test_the_log_has_what_is_said_while_a_program_still_runs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    os.mkfifo(log)
+
+    def first_lines() -> list[str]:
+        with log.open() as file:
+            return [file.readline(), file.readline()]
+
+    reading = asyncio.create_task(asyncio.to_thread(first_lines))
+    running = asyncio.create_task(run(["sh", "-c", "echo begun; exec sleep 1000"], log=log))
+    assert await reading == ["$ sh -c echo begun; exec sleep 1000\n", "begun\n"]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_of_much_output_the_newest_part_is_returned_and_all_of_it_logged(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    said = await run(["sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x; echo the end"], log=log)
+    assert said.endswith("xthe end\n")
+    assert len(said) == 4 * 1024 * 1024
+    assert log.stat().st_size > 5_000_000
+
+
 async def test_a_child_tells_its_end_and_its_code() -> None:
     child = Child(["sh", "-c", "exit 7"])
     await child.gone.wait()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from torpor.errors import Unsupported
+from torpor.vmm.console import CHUNK_BYTES, Console, read_console
 from torpor.vmm.driver import Disk, Hardware
 from torpor.vmm.qemu import probe
 from torpor.vmm.qemu.argv import Descriptors, kvm, qemu_argv, tcg
-from torpor.vmm.qemu.console import CHUNK_BYTES, Console, read_console
 from torpor.vmm.qemu.driver import qemu_version
 from torpor.vmm.qemu.tsc import _from_cpuinfo, tsc_khz
 

@@ -14,6 +14,7 @@ from torpor.storage.debian import sources_of
 from torpor.storage.images import Images, digest_of, digest_of_folder
 from torpor.storage.kernel import in_loading_order
 from torpor.storage.layout import Layout
+from torpor.storage.programs import use
 from torpor.storage.templates import DISK, MANIFEST, MEMORY, STATE, Templates, parse_manifest, write_manifest
 
 BASE = TemplateName("base")
@@ -61,6 +62,7 @@ Debian|http://mirror.example/debian/|trixie-backports|main
 Debian|http://mirror.example/debian-security/|trixie-security|main
 Debian|http://mirror.example/debian/|sid|main
 Vendor|http://vendor.example/apt/|trixie|main
+W: Target Packages is configured multiple times
 """
     keyring = Path("/keys/debian.gpg")
     assert sources_of("trixie", targets, keyring) == (
@@ -172,6 +174,21 @@ def test_a_damaged_template_does_not_hide_the_others(layout: Layout) -> None:
     (Templates(layout).path(BASE) / MANIFEST).write_text("{")
     assert [template.name for template in Templates(layout).all()] == ["other"]
     assert Templates(layout).names() == ["base", "other"]
+
+
+def test_a_damaged_template_can_be_removed(layout: Layout) -> None:
+    publish(layout)
+    (Templates(layout).path(BASE) / MANIFEST).write_text("{")
+    Templates(layout).remove(BASE)
+    assert list(layout.templates.iterdir()) == []
+
+
+async def test_a_program_that_is_missing_is_named_with_its_package_and_one_that_fails_with_its_last_words() -> None:
+    with pytest.raises(Unsupported, match="torpor-no-such-program is not installed") as caught:
+        await use(["torpor-no-such-program"], "some-package", "nothing was made")
+    assert caught.value.hint == "install the package some-package"
+    with pytest.raises(Failed, match=r"^nothing was made: the disk is upside down$"):
+        await use(["sh", "-c", "echo trying; echo the disk is upside down; exit 3"], "dash", "nothing was made")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "name": "base", "extra": 2}'])

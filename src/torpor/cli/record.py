@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torpor.kit.files import write_whole
-from torpor.sdk.settings import SERVER_FILE
+from torpor.wire.home import SERVER_FILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     template: TemplateName = "base",
     *,
     name: Annotated[str | None, typer.Option(help="A unique name, which can be used in place of the id.")] = None,
-    ttl: Annotated[str, typer.Option(metavar="TIME", help="The end of its life: 90, 15m, 2h, 1d from now.")] = "1h",
+    ttl: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The end of its life: 90, 15m, 2h, 1d from now.  [default: 1h]")
+    ] = None,
     persistent: Annotated[bool, typer.Option("--persistent", help="Let it live until it is deleted.")] = False,
     metadata: Labels = None,
     env: EnvVars = None,
@@ -34,11 +36,12 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     """
     from torpor.cli.link import connection  # noqa: PLC0415
     from torpor.sdk import Sandbox  # noqa: PLC0415
+    from torpor.wire.public import DEFAULT_TTL_SECONDS  # noqa: PLC0415
 
     with connection() as client, output.busy("restoring ..."):
         sandbox = Sandbox.create(
             template,
-            ttl_seconds=3600 if persistent and ttl == "1h" else seconds(ttl, "--ttl"),
+            ttl_seconds=DEFAULT_TTL_SECONDS if ttl is None else seconds(ttl, "--ttl"),
             persistent=persistent,
             name=name,
             metadata=named_values(metadata, "--metadata"),

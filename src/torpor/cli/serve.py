@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from torpor.cli.options import Home, home_folder, server_parts
 from torpor.errors import Forbidden, InvalidRequest
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_PORT = 7070
 

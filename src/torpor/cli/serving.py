@@ -17,11 +17,12 @@ import uvicorn
 
 from torpor.cli import output, record
 from torpor.cli.logs import log_to_stderr
-from torpor.cli.version import own_version
 from torpor.control.main import ControlConfig, control_plane
 from torpor.host.config import HostConfig
 from torpor.host.main import host_agent
-from torpor.sdk.settings import KEY_FILE, SERVER_FILE
+from torpor.kit.installed import installed_version
+from torpor.wire.home import KEY_FILE, SERVER_FILE
+from torpor.wire.host import HOST_API_VERSION
 from torpor.wire.memory import App, MemoryTransport
 from torpor.wire.public import TemplateList
 
@@ -60,7 +61,7 @@ async def _application(home: Path) -> AsyncIterator[tuple[App, list[str]]]:
     async with host_agent(HostConfig.from_environment(home)) as host:
         transport = MemoryTransport(host)
         async with httpx2.AsyncClient(transport=transport, base_url="http://host") as client:
-            answer = await client.get("/host/v1/templates")
+            answer = await client.get(f"/host/{HOST_API_VERSION}/templates")
         names = [template.name for template in TemplateList.model_validate_json(answer.content).items]
         async with control_plane(ControlConfig(home), transport) as app:
             yield app, names
@@ -120,7 +121,7 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
 def _announce(listener: socket.socket, home: Path, templates: list[str], ready_fd: int | None) -> None:
     url = _url(listener)
     record.own(url).write(home)
-    output.say(f"Torpor {own_version()} listens on {url}")
+    output.say(f"Torpor {installed_version('torpor')} listens on {url}")
     output.say(f"  key        {home / KEY_FILE}")
     there = ", ".join(templates) or "none yet: `torpor template build base` makes one"
     output.say(f"  templates  {there}")

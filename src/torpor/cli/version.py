@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
-
 from torpor.cli import output
 from torpor.cli.options import Json
+from torpor.kit.installed import installed_version
 from torpor.wire.public import API_VERSION
 
 
@@ -15,15 +13,8 @@ def version(json: Json = False) -> None:
 
     Example: `torpor version`
     """
+    own = installed_version("torpor")
     if json:
-        output.show_json({"version": own_version(), "api": API_VERSION})
-        return
-    output.say(f"torpor {own_version()}")
-
-
-def own_version() -> str:
-    """Return this package's version, or `unknown` where it runs without being installed."""
-    try:
-        return version_of("torpor")
-    except PackageNotFoundError:
-        return "unknown"
+        output.show_json({"version": own, "api": API_VERSION})
+    else:
+        output.say(f"torpor {own}")

@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 
 from torpor.errors import Failed, Forbidden
+from torpor.wire.home import KEY_FILE
 
-KEY_FILE = "key"
 _KEY = re.compile(r"tpr_[A-Za-z0-9_-]{43}")
 
 

@@ -22,6 +22,7 @@ from torpor.control.service.plane import Plane, plane_of
 from torpor.control.store.sql import open_store
 from torpor.errors import TorporError
 from torpor.kit.clock import Clock, SystemClock
+from torpor.kit.owning import Closable
 from torpor.kit.shielded import shielded, wait_ended
 
 _log = structlog.get_logger("torpor.control")
@@ -50,9 +51,9 @@ async def control_plane(config: ControlConfig, host_transport: httpx2.AsyncBaseT
     key = load_or_make_key(config.home)
     async with AsyncExitStack() as undo:
         store = await open_store(config.home / DATABASE_FILE)
-        undo.push_async_callback(_close, store.aclose)
+        undo.push_async_callback(_close, store)
         host = HostClient(host_transport)
-        undo.push_async_callback(_close, host.aclose)
+        undo.push_async_callback(_close, host)
         plane = plane_of(store, host, config.clock)
         await _catch_up(plane)
         await undo.enter_async_context(_background(reap(plane), watch(plane, config.watch_every_s)))
@@ -83,5 +84,5 @@ async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
                 await wait_ended(task)
 
 
-async def _close(close: Any) -> None:
-    await shielded(close())
+async def _close(resource: Closable) -> None:
+    await shielded(resource.aclose())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -15,6 +16,7 @@ import structlog
 
 from torpor.control.service.plane import Plane
 from torpor.errors import TorporError
+from torpor.kit.race import Overtaken, race
 from torpor.model.ids import SandboxId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
@@ -121,12 +123,6 @@ async def watch(plane: Plane, every_s: float) -> None:
 
 async def rung_or_slept(bell: asyncio.Event, sleep: Coroutine[Any, Any, None]) -> None:
     """Return when the bell rings or the sleep is over, whichever is first. The bell is quiet again after."""
-    ringing = asyncio.create_task(bell.wait())
-    sleeping = asyncio.create_task(sleep)
-    try:
-        await asyncio.wait([ringing, sleeping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ringing.cancel()
-        sleeping.cancel()
-        await asyncio.gather(ringing, sleeping, return_exceptions=True)
+    with suppress(Overtaken):
+        await race(bell.wait(), sleep)
     bell.clear()

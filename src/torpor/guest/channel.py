@@ -5,7 +5,8 @@ closes the channel. What a channel raises:
 
 * `RestoreFailed` from `open`: no agent that we can speak with has answered. Nothing is left open.
 * `Unavailable` from `call`: the channel was closed before; nothing was sent.
-* `OutcomeUnknown` from a call under way when the channel closes, whoever closed it and why.
+* `OutcomeUnknown` from a call under way when the channel closes, whoever closed it and why; and from all calls under
+  way when the guest has been silent for SILENCE_S: it is told to stop them, and the channel stays open.
 * the guest's own refusals, as the class that fits (`torpor.guest.refusals`).
 """
 
@@ -19,12 +20,18 @@ from typing import Any, cast
 
 from torpor.errors import Busy, InvalidRequest, OutcomeUnknown, RestoreFailed, TorporError, Unavailable
 from torpor.guest.refusals import refusal_of
+from torpor.guest.silence import Silence
+from torpor.guest.turns import Turns
 from torpor.kit.shielded import shielded
 from torpor_guest import protocol
 from torpor_guest.protocol import Frame, ProtocolError, Welcome
 
 # How long a call that was given up waits for the guest to confirm, in seconds.
 _CANCEL_S = 10.0
+# A guest that sends nothing for half of SILENCE_S while a call is under way is asked for a sign of life, and one that
+# gives none until the end of it, in seconds, hangs. Longer than a busy guest's disk takes for an fsync, for which
+# everybody in it waits.
+SILENCE_S = 30.0
 # Pieces of output kept for one call before those of one sub-channel are put together.
 _MAX_PIECES = 64
 
@@ -35,7 +42,7 @@ class Call:
     """One call under way. Its owner closes it; leaving it early tells the guest to stop."""
 
     def __init__(self, channel: Channel, number: int) -> None:
-        self._channel, self._number = channel, number
+        self._channel, self.number = channel, number
         self._credit = protocol.WINDOW
         self._allowed = [0, protocol.WINDOW, protocol.WINDOW]
         self._consumed = [0, 0, 0]
@@ -67,7 +74,7 @@ class Call:
         self._consumed[sub] += len(payload)
         if self._consumed[sub] >= protocol.CREDIT_STEP and not self.over:
             self._allowed[sub] += self._consumed[sub]
-            self._channel.write_control(protocol.credit(self._number, sub, self._consumed[sub]))
+            self._channel.write_control(protocol.credit(self.number, sub, self._consumed[sub]))
             self._consumed[sub] = 0
         return sub, bytes(payload)
 
@@ -92,21 +99,19 @@ class Call:
                 self._channel.pass_turn()
                 continue
             self._credit -= size
-            self._channel.write_bulk(protocol.frame(self._number, protocol.DATA, protocol.INPUT, view[:size]))
+            self._channel.write_bulk(protocol.frame(self.number, protocol.DATA, protocol.INPUT, view[:size]))
             view = view[size:]
         return True
 
     def end_input(self) -> None:
         """Say that no more INPUT comes."""
         if not self.over:
-            self._channel.write_control(protocol.frame(self._number, protocol.END, protocol.INPUT))
+            self._channel.write_control(protocol.frame(self.number, protocol.END, protocol.INPUT))
 
     async def aclose(self) -> None:
         """End the call. If it is under way the guest is told to stop, and has a bounded time to confirm it."""
         if not self.over and not self._abandoned:
-            self._abandoned = True
-            self._received.clear()
-            self._channel.write_control(protocol.frame(self._number, protocol.CANCEL))
+            self._abandon()
             await shielded(self._wait_confirmed())
 
     async def _wait_confirmed(self) -> None:
@@ -130,8 +135,20 @@ class Call:
             self._error = error
         self._changed.set()
 
+    def give_up(self, error: TorporError) -> None:
+        """The guest is silent: end the call here, and tell the guest to stop should it ever listen again."""
+        if not self.over:
+            if not self._abandoned:
+                self._abandon()
+            self.fail(error)
+
+    def _abandon(self) -> None:
+        self._abandoned = True
+        self._received.clear()
+        self._channel.write_control(protocol.frame(self.number, protocol.CANCEL))
+
     def take(self, frame: Frame) -> bool:
-        """Take a frame of the guest and return whether it ends the call. Raises ProtocolError."""
+        """Take a frame of the guest and return whether it is the call's last. Raises ProtocolError."""
         if frame.type == protocol.DATA:
             self._take_data(frame.sub, frame.payload)
         elif frame.type == protocol.CREDIT and frame.sub == protocol.INPUT:
@@ -145,7 +162,7 @@ class Call:
         else:
             raise ProtocolError(f"a frame of type {frame.type} from the guest")
         self._changed.set()
-        return self.over
+        return self._result is not None or frame.type == protocol.ERROR
 
     def _take_data(self, sub: int, payload: memoryview) -> None:
         if sub not in (protocol.OUTPUT, protocol.ERRORS) or len(payload) > self._allowed[sub] or not payload:
@@ -156,8 +173,7 @@ class Call:
 
     def _keep(self, sub: int, payload: memoryview) -> None:
         # A guest that sends single bytes must not make us keep an object for each. Order between stdout and stderr is
-        # kept
-        # only as long as there are few pieces.
+        # kept only as long as there are few pieces.
         crowded = len(self._received) >= _MAX_PIECES
         for kept_sub, kept in reversed(self._received):
             if kept_sub == sub and (crowded or len(kept) + len(payload) <= protocol.MAX_PAYLOAD):
@@ -178,8 +194,9 @@ class Call:
 class Channel(asyncio.BufferedProtocol):
     """See `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
         self.features: dict[str, Any] = {}
+        self._silence = Silence(silence_s, self)
         self.closed = asyncio.Event()
         self._nonce = os.urandom(protocol.NONCE_SIZE)
         self._parser = protocol.Parser(protocol.seek_welcome(self._nonce))
@@ -188,19 +205,17 @@ class Channel(asyncio.BufferedProtocol):
         self._calls: dict[int, Call] = {}
         self._next_number = 1
         self._reason: str | None = None
-        # Bulk data waits here, in the order it came, while the socket takes no more; each turn lets one frame through.
-        self._paused = False
-        self._turns: deque[asyncio.Future[None]] = deque()
+        self._turns = Turns()
 
     @classmethod
-    async def open(cls, sock: socket.socket, *, timeout_s: float) -> Channel:
+    async def open(cls, sock: socket.socket, *, timeout_s: float, silence_s: float = SILENCE_S) -> Channel:
         """Resynchronise with the agent behind a connected stream socket, which belongs to the channel from now on.
 
         Raises RestoreFailed, and the socket is closed, if no agent of our protocol version answers in time.
         """
         loop = asyncio.get_running_loop()
         try:
-            _, channel = await loop.create_unix_connection(cls, sock=sock)
+            _, channel = await loop.create_unix_connection(lambda: cls(silence_s), sock=sock)
         except BaseException:
             sock.close()
             raise
@@ -239,19 +254,40 @@ class Channel(asyncio.BufferedProtocol):
         opening = protocol.message(self._next_number, protocol.OPEN, request)
         if len(opening) > protocol.MAX_REQUEST:
             raise InvalidRequest("the command and its environment are longer than 4 MiB")
+        self._silence.begin()
+        return self._begin(opening)
+
+    def _begin(self, opening: bytes) -> Call:
         number, self._next_number = self._next_number, self._next_number + 2
         call = self._calls[number] = Call(self, number)
         self.write_control(opening)
         return call
 
+    # -- a guest that hangs: see `torpor.guest.silence`
+
+    def owed(self) -> bool:
+        """Tell whether a call is under way."""
+        return not all(call.over for call in self._calls.values())
+
+    def ask(self) -> None:
+        """Ask for a sign of life. Whatever the answer is, it is one."""
+        self._begin(protocol.message(self._next_number, protocol.OPEN, {"op": "ping"}))
+
+    def give_up(self) -> None:
+        """End every call that is under way; the line stays open, in case the guest comes back."""
+        error = OutcomeUnknown(
+            f"the sandbox hangs: its agent has not answered for {self._silence.limit_s:g} s",
+            hint="it may recover; if it does not, delete the sandbox",
+        )
+        for call in self._calls.values():
+            call.give_up(error)
+        self._turns.wake_all()
+
     async def aclose(self) -> None:
         """Close the line. Idempotent; calls under way raise OutcomeUnknown."""
         if not self.closed.is_set():
             self._transport.abort()
-        await shielded(self._wait_closed())
-
-    async def _wait_closed(self) -> None:
-        await self.closed.wait()
+        await shielded(self.closed.wait())
 
     def fail(self, reason: str) -> OutcomeUnknown:
         """Close the line because the guest broke the protocol; return the error to raise."""
@@ -277,33 +313,15 @@ class Channel(asyncio.BufferedProtocol):
     def write_bulk(self, frame: bytes) -> None:
         """Send one frame for which `wait_writable` was awaited just before."""
         self._transport.write(frame)
-        self._next_turn()
+        self._turns.next()
 
     async def wait_writable(self) -> None:
-        """Return when the socket has taken all that was written, and everybody who asked before had a turn."""
-        if not self._paused and not self._turns:
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._turns.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn in self._turns:
-                self._turns.remove(turn)
-            else:
-                self._next_turn()  # the turn was given to us and is not used
-            raise
+        """Return when it is the caller's turn to write bulk data."""
+        await self._turns.wait()
 
     def pass_turn(self) -> None:
         """Let the next one write; for whoever has awaited `wait_writable` and then writes nothing."""
-        self._next_turn()
-
-    def _next_turn(self) -> None:
-        while self._turns and not self._paused:
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        self._turns.next()
 
     # -- asyncio.BufferedProtocol
 
@@ -320,6 +338,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
+        self._silence.heard()
         try:
             for item in self._parser.take(nbytes):
                 if isinstance(item, Frame):
@@ -342,12 +361,11 @@ class Channel(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The socket takes no more now."""
-        self._paused = True
+        self._turns.pause()
 
     def resume_writing(self) -> None:
         """The socket has taken everything."""
-        self._paused = False
-        self._next_turn()
+        self._turns.resume()
 
     def eof_received(self) -> bool:
         """The other end closed the line."""
@@ -361,14 +379,11 @@ class Channel(asyncio.BufferedProtocol):
         error = self._lost()
         error.__cause__ = exc
         self.closed.set()
+        self._silence.end()
         if not self._welcomed.done():
             self._welcomed.set_exception(error)
             self._welcomed.exception()  # retrieved: nobody may wait for it any more
         for call in list(self._calls.values()):
             call.fail(error)
         self._calls.clear()
-        self._paused = False
-        for turn in self._turns:
-            if not turn.done():
-                turn.set_result(None)
-        self._turns.clear()
+        self._turns.wake_all()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import os
 import socket
 import time
@@ -34,6 +33,9 @@ _CLOCK_TOLERANCE_S = 1.0
 _ADOPT_S = 30.0
 # A line of a listing: a name and two paths at their longest, escaped.
 _MAX_LINE = 256 * 1024
+# A listing as a whole, by about what its entries take as JSON: some 100 000 entries with names of usual length.
+_ENTRY_BYTES = 200
+_MAX_LISTED_BYTES = 32 * 1024 * 1024
 _MOST_CODE = 255
 _KINDS = {protocol.OUTPUT: Kind.STDOUT, protocol.ERRORS: Kind.STDERR}
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -198,9 +200,16 @@ class Guest:
         return _read(FileEntry, await self._ask({"op": "stat", "path": path, "user": user}))
 
     async def list(self, path: str, *, user: str | None = None) -> list[FileEntry]:
-        """Describe what is in a folder, by name."""
+        """Describe what is in a folder, by name. Raises InvalidRequest for one too large to be held here."""
+        listed: list[FileEntry] = []
+        size = 0
         async with self._call({"op": "list", "path": path, "user": user}) as call:
-            return [entry async for entry in _entries_of(call)]
+            async for entry in _entries_of(call):
+                size += _ENTRY_BYTES + len(entry.name) + len(entry.path) + len(entry.link_target or "")
+                if size > _MAX_LISTED_BYTES:
+                    raise InvalidRequest(f"{path} holds too much to be listed at once", hint="walk it instead")
+                listed.append(entry)
+        return listed
 
     @asynccontextmanager
     async def walk(self, path: str, *, user: str | None = None) -> AsyncIterator[AsyncIterator[FileEntry]]:
@@ -293,6 +302,6 @@ def _read(model: type[_Model], value: dict[str, Any] | bytes) -> _Model:
     try:
         if isinstance(value, bytes):
             return model.model_validate_json(value, strict=True)
-        return model.model_validate_json(json.dumps(value), strict=True)
-    except (ValidationError, ValueError) as error:
+        return model.model_validate(value, strict=True)
+    except ValidationError as error:
         raise OutcomeUnknown("the guest's agent gave an answer that makes no sense") from error

@@ -20,11 +20,11 @@ from torpor.host.host import Host
 from torpor.host.streaming import Stream
 from torpor.host.views import incarnation_view, template_view
 from torpor.model.ids import SandboxId, TemplateName, is_sandbox_id
-from torpor.vmm.qemu.console import read_console
+from torpor.vmm.console import read_console
 from torpor.wire import frames
 from torpor.wire.errors import status_of, to_body
 from torpor.wire.frames import Frame, Kind
-from torpor.wire.host import ExecOrder, IncarnationList, Restore
+from torpor.wire.host import HOST_API_VERSION, ExecOrder, IncarnationList, Restore
 from torpor.wire.public import DirListing, Rename, TemplateList, Written
 
 _log = structlog.get_logger(__name__)
@@ -36,10 +36,13 @@ _MAX_BODY_BYTES = 32 * 1024 * 1024
 def host_app(host: Host) -> Starlette:
     """Return the application that answers `/host/v1` for this host."""
     api = _Api(host)
-    one, fs = "/host/v1/incarnations/{id}", "/host/v1/incarnations/{id}/fs"
+    root = f"/host/{HOST_API_VERSION}"
+    every, templates = f"{root}/incarnations", f"{root}/templates"
+    one = f"{every}/{{id}}"
+    fs = f"{one}/fs"
     routes = [
-        Route("/host/v1/incarnations", api.list_all, methods=["GET"]),
-        Route("/host/v1/incarnations", api.create, methods=["POST"]),
+        Route(every, api.list_all, methods=["GET"]),
+        Route(every, api.create, methods=["POST"]),
         Route(one, api.delete, methods=["DELETE"]),
         Route(f"{one}/exec", api.execute, methods=["POST"]),
         Route(f"{one}/logs", api.logs, methods=["GET"]),
@@ -51,8 +54,8 @@ def host_app(host: Host) -> Starlette:
         Route(f"{fs}/dir", api.make_folder, methods=["POST"]),
         Route(f"{fs}/rename", api.rename, methods=["POST"]),
         Route(f"{fs}/walk", api.walk, methods=["GET"]),
-        Route("/host/v1/templates", api.templates, methods=["GET"]),
-        Route("/host/v1/templates/{name}", api.remove_template, methods=["DELETE"]),
+        Route(templates, api.templates, methods=["GET"]),
+        Route(f"{templates}/{{name}}", api.remove_template, methods=["DELETE"]),
     ]
     return Starlette(routes=routes, exception_handlers={TorporError: _error, Exception: _error})
 
@@ -90,7 +93,7 @@ class _Api:
     async def _output(self, sandbox: SandboxId, order: ExecOrder) -> AsyncGenerator[bytes, None]:
         begun = False
         try:
-            with guest_of(self._host, sandbox) as guest:
+            async with guest_of(self._host, sandbox) as guest:
                 full = with_environment(self._host.live.get(sandbox), order)
                 async with guest.exec(full) as output:
                     async for frame in output:
@@ -102,7 +105,7 @@ class _Api:
             yield frames.encode(Frame(Kind.ERROR, to_body(error).model_dump_json().encode()))
 
     async def logs(self, request: Request) -> Response:
-        place = self._host.live.get(_sandbox(request)).place
+        place = self._host.live.known(_sandbox(request)).place
         return PlainTextResponse(read_console(place.console))
 
     async def read(self, request: Request) -> Response:
@@ -110,41 +113,40 @@ class _Api:
         return Stream(content, "application/octet-stream")
 
     async def _content(self, sandbox: SandboxId, path: str, user: str | None) -> AsyncGenerator[bytes, None]:
-        with guest_of(self._host, sandbox) as guest:
-            async with guest.read(path, user=user) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+        async with guest_of(self._host, sandbox) as guest, guest.read(path, user=user) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def write(self, request: Request) -> Response:
         query, path = request.query_params, _path(request)
-        with guest_of(self._host, _sandbox(request)) as guest:
+        async with guest_of(self._host, _sandbox(request)) as guest:
             written = await guest.write(
                 path, request.stream(), mode=_mode(request), user=query.get("user"), append=_flag(request, "append")
             )
         return _json(Written(path=path, bytes=written))
 
     async def remove(self, request: Request) -> Response:
-        with guest_of(self._host, _sandbox(request)) as guest:
+        async with guest_of(self._host, _sandbox(request)) as guest:
             await guest.remove(_path(request), recursive=_flag(request, "recursive"))
         return Response(status_code=204)
 
     async def stat(self, request: Request) -> Response:
-        with guest_of(self._host, _sandbox(request)) as guest:
+        async with guest_of(self._host, _sandbox(request)) as guest:
             return _json(await guest.stat(_path(request)))
 
     async def list_folder(self, request: Request) -> Response:
-        with guest_of(self._host, _sandbox(request)) as guest:
+        async with guest_of(self._host, _sandbox(request)) as guest:
             return _json(DirListing(entries=await guest.list(_path(request))))
 
     async def make_folder(self, request: Request) -> Response:
         user = request.query_params.get("user")
-        with guest_of(self._host, _sandbox(request)) as guest:
+        async with guest_of(self._host, _sandbox(request)) as guest:
             await guest.mkdir(_path(request), mode=_mode(request), user=user)
         return Response(status_code=204)
 
     async def rename(self, request: Request) -> Response:
         order = await _body(request, Rename)
-        with guest_of(self._host, _sandbox(request)) as guest:
+        async with guest_of(self._host, _sandbox(request)) as guest:
             await guest.rename(order.source, order.target)
         return Response(status_code=204)
 
@@ -152,10 +154,9 @@ class _Api:
         return Stream(self._entries(_sandbox(request), _path(request)), "application/x-ndjson")
 
     async def _entries(self, sandbox: SandboxId, path: str) -> AsyncGenerator[bytes, None]:
-        with guest_of(self._host, sandbox) as guest:
-            async with guest.walk(path) as entries:
-                async for entry in entries:
-                    yield entry.model_dump_json().encode() + b"\n"
+        async with guest_of(self._host, sandbox) as guest, guest.walk(path) as entries:
+            async for entry in entries:
+                yield entry.model_dump_json().encode() + b"\n"
 
     async def templates(self, _request: Request) -> Response:
         return _json(TemplateList(items=[template_view(each) for each in self._host.templates.all()]))

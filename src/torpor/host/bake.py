@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import time
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torpor.errors import Failed, Forbidden, InvalidRequest
+from torpor.errors import Failed, Forbidden, InvalidRequest, NotFound, SnapshotCorrupt, Unsupported
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig
 from torpor.host.flow.boot import boot_and_freeze
@@ -20,7 +19,7 @@ from torpor.host.lock import locked
 from torpor.host.views import template_view
 from torpor.kit.files import sweep
 from torpor.model.ids import TemplateName
-from torpor.model.template import BAKE_FORMAT, RECIPES, Fingerprint, Recipe, Template
+from torpor.model.template import BAKE_FORMAT, RECIPES, Recipe, Template
 from torpor.storage.debian import cloud_kernel_package, host_archive, newest_version
 from torpor.storage.images import Images, digest_of, digest_of_folder
 from torpor.storage.kernel import INIT, make_kernel
@@ -32,9 +31,8 @@ from torpor.vmm.qemu.probe import MARK
 from torpor.wire.public import TemplateView
 
 # Beside console and panic: what a guest has no use for and pays for at every switch of tasks, opened file or timer
-# (security
-# modules, auditing, pressure statistics, watchdogs), and huge pages only on request, since a touched page is a saved
-# page.
+# (security modules, auditing, pressure statistics, watchdogs), and huge pages only on request, since a touched page is
+# a saved page.
 _COMMAND_LINE = (
     "console=ttyS0 reboot=t panic=-1 random.trust_cpu=on quiet loglevel=4 "
     "lsm=capability audit=0 psi=0 nowatchdog tsc=nowatchdog transparent_hugepage=madvise"
@@ -107,7 +105,7 @@ class _Bake:
         self._log.write_text("")
         images = await self._ensure_images()
         driver = await DriverChoice(HostConfig.from_environment(self._layout.home), self._layout)()
-        digest = digest_of(BAKE_FORMAT, self._recipe, images, driver.capabilities, _COMMAND_LINE)
+        digest = digest_of(BAKE_FORMAT, self._recipe, images, driver.fingerprint, _COMMAND_LINE)
         if not self._force and (found := self._baked(digest)) is not None:
             with self._step("snapshot", "reused, its inputs are unchanged"):
                 return found
@@ -116,9 +114,10 @@ class _Bake:
         return template
 
     def _baked(self, digest: str) -> Template | None:
-        if self._recipe.name not in self._templates.names():
-            return None
-        found = self._templates.open(self._recipe.name)
+        try:
+            found = self._templates.open(self._recipe.name)
+        except (NotFound, SnapshotCorrupt, Unsupported):
+            return None  # nothing that could be reused
         return found if found.digest == digest else None
 
     async def _ensure_images(self) -> dict[str, str]:
@@ -135,11 +134,8 @@ class _Bake:
         archive = await host_archive()
         kernel = await cloud_kernel_package()
         version, python = await newest_version(kernel), await newest_version("python3-minimal")
-        bootstrap, certificates, agent = (
-            Bootstrap(archive, self._log),
-            trusted_certificates(),
-            _source_of("torpor_guest"),
-        )
+        bootstrap, certificates = Bootstrap(archive, self._log), trusted_certificates()
+        agent = _source_of("torpor_guest")
         packages = f"Debian {archive.codename} with {', '.join(self._recipe.packages)}"
         return {
             "kernel": _Maker(
@@ -169,7 +165,7 @@ class _Bake:
             disk_gib=self._recipe.disk_gib,
             command_line=_COMMAND_LINE,
             images=images,
-            fingerprint=Fingerprint(**dataclasses.asdict(driver.capabilities)),
+            fingerprint=driver.fingerprint,
         )
         with self._templates.publish(self._recipe.name) as draft, self._step("snapshot", "boot from cold, then freeze"):
             return await boot_and_freeze(driver, self._images, described, draft, self._log)

@@ -19,9 +19,10 @@ from typing import Literal
 from torpor.errors import TorporError
 from torpor.host.choice import verdict_file
 from torpor.kit.files import can_reflink
+from torpor.model.ids import TemplateName
 from torpor.storage.layout import Layout
 from torpor.storage.templates import Templates
-from torpor.vmm.qemu.driver import OLDEST_VERSION, PROGRAM
+from torpor.vmm.qemu.driver import INSTALL, OLDEST_VERSION, PROGRAM
 from torpor.vmm.qemu.probe import recall
 from torpor.vmm.qemu.tsc import tsc_khz
 
@@ -136,19 +137,15 @@ def look_at_kvm(sight: Sight) -> Finding:
 
 def look_at_qemu(sight: Sight) -> Finding:
     """Which QEMU, and whether it is new enough."""
-    mend = (
-        "install qemu-system-x86 (Debian 12: apt-get install -t bookworm-backports qemu-system-x86 qemu-utils);"
-        " `make demo` does it"
-    )
     program = sight.program(PROGRAM)
     if program is None:
-        return Finding("qemu", "bad", f"{PROGRAM} is not installed", mend)
+        return Finding("qemu", "bad", f"{PROGRAM} is not installed", INSTALL)
     version = _installed_qemu(sight)
     if version is None:
-        return Finding("qemu", "bad", f"{program} does not say its version", mend)
+        return Finding("qemu", "bad", f"{program} does not say its version", INSTALL)
     if tuple(map(int, version.split(".")[:2])) < OLDEST_VERSION:
         oldest = f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
-        return Finding("qemu", "bad", f"{program} is version {version}, and {oldest} or newer is needed", mend)
+        return Finding("qemu", "bad", f"{program} is version {version}, and {oldest} or newer is needed", INSTALL)
     return Finding("qemu", "ok", f"version {version}, {program}")
 
 
@@ -262,16 +259,27 @@ def look_at_server(sight: Sight) -> Finding:
 
 def look_at_templates(sight: Sight) -> Finding:
     """Which templates are baked, and whether this host can still load them."""
-    templates = Templates(Layout(sight.home))
-    baked = templates.all() if Layout(sight.home).templates.is_dir() else []
-    if not baked:
+    layout = Layout(sight.home)
+    templates = Templates(layout)
+    names = templates.names() if layout.templates.is_dir() else []
+    if not names:
         return Finding("templates", "warn", "none is baked yet", "run `torpor template build base`")
     version = _installed_qemu(sight)
-    stale = [each.name for each in baked if version and each.fingerprint.version != version]
-    if stale:
-        says = f"{', '.join(stale)} cannot be loaded: baked by another version of QEMU than the {version} installed now"
-        return Finding("templates", "bad", says, "; ".join(f"run `torpor template build {name}`" for name in stale))
-    return Finding("templates", "ok", ", ".join(each.name for each in baked))
+    unusable = {name: why for name in names if (why := _why_unusable(templates, name, version))}
+    if unusable:
+        mend = "; ".join(f"run `torpor template build {name}`" for name in unusable)
+        return Finding("templates", "bad", "; ".join(unusable.values()), mend)
+    return Finding("templates", "ok", ", ".join(names))
+
+
+def _why_unusable(templates: Templates, name: TemplateName, version: str | None) -> str:
+    try:
+        template = templates.open(name)
+    except TorporError as error:
+        return error.message
+    if version and template.fingerprint.version != version:
+        return f"{name} cannot be loaded: baked by another version of QEMU than the {version} installed now"
+    return ""
 
 
 CHECKS: tuple[Callable[[Sight], Finding], ...] = (

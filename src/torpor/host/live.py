@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 
 from torpor.errors import NotFound, SandboxLost
 from torpor.guest.client import Guest
+from torpor.kit.locks import KeyedLocks
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
 from torpor.model.template import Template
@@ -24,7 +24,7 @@ class Incarnation:
     place: Place
     machine: Machine
     guest: Guest
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)  # users put secrets there
     boot_ms: int
     owned: AsyncExitStack = field(repr=False)
 
@@ -38,7 +38,7 @@ class Live:
 
     def __init__(self) -> None:
         self._incarnations: dict[SandboxId, Incarnation] = {}
-        self._locks: dict[SandboxId, tuple[asyncio.Lock, int]] = {}
+        self._locks = KeyedLocks[SandboxId]()
 
     def __len__(self) -> int:
         return len(self._incarnations)
@@ -51,13 +51,18 @@ class Live:
         """Return a sandbox's incarnation, dead or alive, or None."""
         return self._incarnations.get(sandbox)
 
-    def get(self, sandbox: SandboxId) -> Incarnation:
-        """Return a living incarnation. Raises NotFound if there is none here, SandboxLost if its machine has died."""
-        found = self._incarnations.get(sandbox)
+    def known(self, sandbox: SandboxId) -> Incarnation:
+        """Return a sandbox's incarnation, dead or alive. Raises NotFound if there is none here."""
+        found = self.find(sandbox)
         if found is None:
             raise NotFound(f"the sandbox {sandbox} does not live on this host")
+        return found
+
+    def get(self, sandbox: SandboxId) -> Incarnation:
+        """Return a living incarnation. Raises NotFound if there is none here, SandboxLost if its machine has died."""
+        found = self.known(sandbox)
         if not found.machine.alive:
-            raise SandboxLost(f"the machine of the sandbox {sandbox} has ended")
+            raise SandboxLost(f"the machine of the sandbox {sandbox} has ended: {found.machine.end}")
         return found
 
     def add(self, incarnation: Incarnation) -> None:
@@ -68,15 +73,6 @@ class Live:
         """Remove and return an incarnation, or None; the caller holds the sandbox's lock and closes what it got."""
         return self._incarnations.pop(sandbox, None)
 
-    @asynccontextmanager
-    async def lock(self, sandbox: SandboxId) -> AsyncIterator[None]:
-        """Hold the sandbox's lock. Locks nobody waits for are forgotten."""
-        lock, users = self._locks.get(sandbox, (asyncio.Lock(), 0))
-        self._locks[sandbox] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks.pop(sandbox)
-            if users > 1:
-                self._locks[sandbox] = (lock, users - 1)
+    def lock(self, sandbox: SandboxId) -> AbstractAsyncContextManager[None]:
+        """Hold the sandbox's lock while the block runs."""
+        return self._locks.hold(sandbox)

@@ -3,57 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import secrets
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from torpor.errors import Conflict, Unsupported
+from torpor.errors import OutOfSpace, RestoreFailed, Unsupported
 from torpor.host.choice import ChooseDriver
 from torpor.host.hardware import hardware_of
 from torpor.kit.files import clone, remove_tree
-from torpor.kit.owning import own
 from torpor.kit.shielded import shielded
-from torpor.model.template import Template
+from torpor.model.template import Fingerprint, Template
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.templates import DISK, MEMORY, STATE, Templates
-from torpor.vmm.driver import Capabilities, Driver, Machine, Place, Saved
+from torpor.vmm.driver import Driver, Machine, Place, Saved
 
 
 class Prepared:
     """A template's snapshot, loaded into a machine with a disk of its own in a place of its own."""
 
-    def __init__(self, template: Template, place: Place) -> None:
-        self.template, self.place = template, place
-        self.machine: Machine
-        self._owned = AsyncExitStack()
-
-    async def load(self, vmm: Driver, images: Images, snapshot: Path) -> None:
-        """Make the place and load the machine. If any step fails, what was opened is closed, last first."""
-        async with AsyncExitStack() as undo:
-            self.place.folder.mkdir(mode=0o700)
-            undo.callback(self._remove_place)
-            overlay = self.place.folder / DISK
-            clone(snapshot / DISK, overlay)
-            hardware, saved = hardware_of(images, self.template, overlay), Saved(snapshot / MEMORY, snapshot / STATE)
-            self.machine = await own(undo, vmm.load(self.place, hardware, saved))
-            self._owned = undo.pop_all()
+    def __init__(self, template: Template, place: Place, machine: Machine) -> None:
+        self.template, self.place, self.machine = template, place, machine
 
     def settle(self, place: Place) -> None:
-        """Take another place, which must not exist yet. Raises Conflict if it does."""
-        if place.folder.exists():
-            raise Conflict(f"the sandbox {place.name} is already on this host", seen="running", needed=["deleted"])
-        self.place.folder.rename(place.folder)
+        """Take another place, where nothing is yet. Raises RestoreFailed if it cannot be taken."""
+        with _translated():
+            self.place.folder.rename(place.folder)
         self.place = place
         self.machine.move(place)
 
-    def _remove_place(self) -> None:
-        remove_tree(self.place.folder)
-
     async def aclose(self) -> None:
         """End the machine and remove its place. Idempotent, and not cut short by cancellation."""
-        await shielded(self._owned.aclose())
+        await shielded(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self.machine.aclose()
+        finally:
+            remove_tree(self.place.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +55,49 @@ class Preparer:
     vmm: ChooseDriver
 
     async def prepare(self, template: Template) -> Prepared:
-        """Load a template's snapshot in a new place. If any step fails, what was opened is closed, last first.
+        """Load a template's snapshot in a new place. If any step fails, nothing is left.
 
-        Raises Unsupported where the snapshot was made by another VMM, version, accelerator or CPU model; RestoreFailed.
+        Raises Unsupported where the snapshot was made by another VMM, version, accelerator or CPU model; OutOfSpace
+        where the host's disk is full; RestoreFailed.
         """
         vmm = await self.vmm()
-        check_fingerprint(template, vmm.capabilities)
+        check_fingerprint(template, vmm.fingerprint)
         name = f"spare-{secrets.token_hex(8)}"
-        prepared = Prepared(template, Place(name, self.layout.sandboxes / name))
-        await prepared.load(vmm, self.images, self.templates.path(template.name))
-        return prepared
+        place = Place(name, self.layout.sandboxes / name)
+        try:
+            with _translated():
+                place.folder.mkdir(mode=0o700)
+                return Prepared(template, place, await self._load(vmm, template, place))
+        except BaseException:
+            remove_tree(place.folder)
+            raise
+
+    async def _load(self, vmm: Driver, template: Template, place: Place) -> Machine:
+        snapshot, overlay = self.templates.path(template.name), place.folder / DISK
+        clone(snapshot / DISK, overlay)
+        hardware = hardware_of(self.images, template, overlay)
+        return await vmm.load(place, hardware, Saved(snapshot / MEMORY, snapshot / STATE))
 
 
-def check_fingerprint(template: Template, capabilities: Capabilities) -> None:
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what this host's file system says as OutOfSpace or RestoreFailed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfSpace(
+                "the host's disk is full", hint="free some of it; `torpor doctor` says how much"
+            ) from error
+        raise RestoreFailed(f"no place for the machine could be made: {error}") from error
+
+
+def check_fingerprint(template: Template, here: Fingerprint) -> None:
     """Refuse a snapshot that was made by another VMM, version, accelerator or CPU model, before anything starts."""
-    for name, here in dataclasses.asdict(capabilities).items():
-        there = getattr(template.fingerprint, name)
-        if there != here:
+    for field in dataclasses.fields(Fingerprint):
+        baked_with, has = getattr(template.fingerprint, field.name), getattr(here, field.name)
+        if baked_with != has:
             raise Unsupported(
-                f"the template {template.name!r} was baked with {name} {there!r}, and this host has {here!r}",
+                f"the template {template.name!r} was baked with {field.name} {baked_with!r}, and this host has {has!r}",
                 hint=f"run `torpor template build {template.name}`",
             )

@@ -1,6 +1,6 @@
 """Spare machines: what a restore needs before it knows for whom, prepared before anybody asks.
 
-Most of a restore's time is the start of a VMM process. After each create the template gets a spare, a loaded machine
+A good part of a restore is the start of a VMM process. After each create the template gets a spare, a loaded machine
 that stands still, so it costs no CPU and little memory, and the next create takes it. One that nobody takes is ended.
 """
 
@@ -96,9 +96,9 @@ class _Spare:
             _log.warning("no spare was prepared", template=template.name, error=error.message)
         finally:
             self.settled.set()
-            if self._ready is not None:
-                await self._ready.aclose()
-                self._ready = None
+            # Taken first: nobody may be given a machine that is being ended.
+            if (unused := self.give()) is not None:
+                await unused.aclose()
 
     async def aclose(self) -> None:
         """End it, whether it is ready or not."""

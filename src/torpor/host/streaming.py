@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from torpor.errors import TorporError
+
+_log = structlog.get_logger(__name__)
 
 
 class Stream(Response):
@@ -25,6 +30,11 @@ class Stream(Response):
             first = await anext(self._chunks, b"")
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": first, "more_body": True})
-            async for chunk in self._chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            try:
+                async for chunk in self._chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except TorporError as error:
+                # No status can say it any more; an answer that ends without its last message is a broken one.
+                _log.warning("answer broken off", path=scope["path"], error=error.message)
+                return
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -25,7 +25,6 @@ def template_view(template: Template) -> TemplateView:
 
 def incarnation_view(incarnation: Incarnation) -> wire.Incarnation:
     """Return an incarnation as the control plane sees it."""
-    alive = incarnation.machine.alive
     return wire.Incarnation(
         id=incarnation.id,
         template=incarnation.template.name,
@@ -34,6 +33,6 @@ def incarnation_view(incarnation: Incarnation) -> wire.Incarnation:
         disk_gb=incarnation.template.disk_gib,
         boot_ms=incarnation.boot_ms,
         pid=incarnation.machine.pid,
-        alive=alive,
-        reason=None if alive else "its machine has ended",
+        alive=incarnation.machine.alive,
+        reason=incarnation.machine.end or None,
     )

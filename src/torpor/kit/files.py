@@ -86,13 +86,12 @@ def remove_tree(path: Path) -> None:
     """Remove a file or folder in one step for whoever looks at its name; what is left of a crash is litter for
     `sweep`.
     """
-    aside = _move_aside(path)
-    if aside is None:
+    aside = path.with_name(f"{TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
         return
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside)
-    else:
-        aside.unlink()
+    _discard(aside)
 
 
 def sweep(folder: Path) -> list[str]:
@@ -101,20 +100,15 @@ def sweep(folder: Path) -> list[str]:
         return []
     litter = [entry for entry in folder.iterdir() if entry.name.startswith((DRAFT_PREFIX, TRASH_PREFIX))]
     for entry in litter:
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+        _discard(entry)
     return sorted(entry.name for entry in litter)
 
 
-def _move_aside(path: Path) -> Path | None:
-    aside = path.with_name(f"{TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
-    try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return None
-    return aside
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def clone(source: Path, target: Path, *, mode: int = 0o600) -> None:

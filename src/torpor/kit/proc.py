@@ -8,14 +8,18 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from torpor.kit.shielded import shielded
 
 # util-linux' setpriv has the kernel kill the child when the thread that started it, our main one, is no more; the shell
 # then looks whether it was too late for that, and becomes the program.
 _DIES_WITH_OWNER = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
+
+# Of what a program writes, so much is held in memory.
+_KEPT_BYTES = 4 * 1024 * 1024
 
 
 class ProgramMissing(OSError):
@@ -31,10 +35,10 @@ class ProgramFailed(RuntimeError):
 
 
 async def run(argv: Sequence[str], *, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end and return what it wrote (stdout and stderr as one text); `log` also gets it, appended.
+    """Run a program to its end and return what it wrote, stdout and stderr as one text: the newest 4 MiB.
 
-    Raises ProgramMissing or ProgramFailed. Cancelled, it kills the program with its children and waits until it is
-    gone.
+    `log` gets all of it, appended as it comes. Raises ProgramMissing or ProgramFailed. Cancelled, it kills the program
+    with its children and waits until it is gone.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -48,18 +52,28 @@ async def run(argv: Sequence[str], *, log: Path | None = None, env: Mapping[str,
     except FileNotFoundError as error:
         raise ProgramMissing(f"the program {argv[0]} is not installed") from error
     try:
-        output = (await process.communicate())[0].decode(errors="replace")
-    except asyncio.CancelledError:
+        with (log or Path(os.devnull)).open("ab", buffering=0) as sink:
+            sink.write(f"$ {' '.join(argv)}\n".encode())
+            output = (await _drained(process, sink)).decode(errors="replace")
+        code = await process.wait()
+    except BaseException:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await shielded(process.wait())
         raise
-    if log is not None:
-        with log.open("a") as file:
-            file.write(f"$ {' '.join(argv)}\n{output}")
-    if process.returncode != 0:
-        raise ProgramFailed(argv, process.returncode or 0, output[-4000:])
+    if code != 0:
+        raise ProgramFailed(argv, code, output[-4000:])
     return output
+
+
+async def _drained(process: asyncio.subprocess.Process, sink: RawIOBase) -> bytearray:
+    """Pass what a program writes on to `sink`, to its end, and return the newest part of it."""
+    source, kept = cast("asyncio.StreamReader", process.stdout), bytearray()
+    while chunk := await source.read(65536):
+        sink.write(chunk)
+        kept += chunk
+        del kept[:-_KEPT_BYTES]
+    return kept
 
 
 class Child:
@@ -103,10 +117,7 @@ class Child:
     async def kill(self) -> None:
         """End it now and return when it is gone. Idempotent; not cut short by cancellation."""
         self.signal(signal.SIGKILL)
-        await shielded(self._wait_gone())
-
-    async def _wait_gone(self) -> None:
-        await self.gone.wait()
+        await shielded(self.gone.wait())
 
 
 @contextlib.contextmanager

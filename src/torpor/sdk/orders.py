@@ -8,9 +8,7 @@ from typing import Any
 
 from torpor.errors import InvalidRequest
 from torpor.sdk.foreign import checked
-from torpor.wire.public import CreateSandbox, LifecycleChange
-
-DEFAULT_TTL_SECONDS = 3600
+from torpor.wire.public import DEFAULT_TTL_SECONDS, CreateSandbox, LifecycleChange
 
 GuestPath = str | os.PathLike[str]
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from torpor.errors import HostUnreachable, InvalidRequest, Unauthenticated
+from torpor.wire.home import KEY_FILE, SERVER_FILE
 
-SERVER_FILE = "server.json"
-KEY_FILE = "key"
 START_HINT = "start it with `torpor serve`"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 

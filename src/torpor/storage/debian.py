@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.errors import Failed, Unsupported
-from torpor.kit.proc import ProgramFailed, ProgramMissing, run
+from torpor.errors import Unsupported
+from torpor.storage.programs import use
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _TARGETS = "$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
@@ -33,7 +33,7 @@ async def host_archive() -> Archive:
             "templates are built from the host's own Debian archive, and this host is not Debian",
             hint="build templates on Debian 12 or newer, and copy the data directory",
         )
-    lines = await _tool(["apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"])
+    lines = await _apt(["apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"])
     sources = sources_of(found[1], lines, _KEYRING if _KEYRING.exists() else None)
     if not sources:
         raise Unsupported(f"apt knows no archive for {found[1]}", hint="run `apt-get update`, then try again")
@@ -46,15 +46,15 @@ def sources_of(codename: str, targets: str, keyring: Path | None) -> tuple[str, 
     wanted = {codename, f"{codename}-updates", f"{codename}-security"}
     lines: dict[str, None] = {}
     for target in targets.splitlines():
-        origin, uri, release, component = target.strip().split("|")
-        if origin == "Debian" and release in wanted:
-            lines[f"deb {option}{uri} {release} {component}"] = None
+        fields = target.strip().split("|")
+        if len(fields) == 4 and fields[0] == "Debian" and fields[2] in wanted:  # else it may be a warning of apt's
+            lines[f"deb {option}{fields[1]} {fields[2]} {fields[3]}"] = None
     return tuple(lines)
 
 
 async def newest_version(package: str) -> str:
     """Return the version apt would install. Raises Unsupported if apt's lists do not have the package."""
-    text = await _tool(["apt-cache", "policy", package])
+    text = await _apt(["apt-cache", "policy", package])
     found = re.search(r"^\s*Candidate: (\S+)$", text, re.MULTILINE)
     if found is None or found[1] == "(none)":
         raise Unsupported(f"apt knows no package {package}", hint="run `apt-get update`, then try again")
@@ -63,7 +63,7 @@ async def newest_version(package: str) -> str:
 
 async def cloud_kernel_package() -> str:
     """Return the name of the package that holds Debian's newest cloud kernel, which the meta package depends on."""
-    text = await _tool(["apt-cache", "depends", "--important", "linux-image-cloud-amd64"])
+    text = await _apt(["apt-cache", "depends", "--important", "linux-image-cloud-amd64"])
     found = re.search(r"Depends: (linux-image-\S+)", text)
     if found is None:
         raise Unsupported("apt knows no package linux-image-cloud-amd64", hint="run `apt-get update`, then try again")
@@ -75,17 +75,13 @@ async def unpack(package: str, into: Path, log: Path) -> None:
     download = into / ".download"
     download.mkdir()
     # apt works in its own folder; as its unprivileged user it could not write there.
-    await _tool(["env", "-C", str(download), "apt-get", "download", "-o", "APT::Sandbox::User=root", package], log)
+    await _apt(["env", "-C", str(download), "apt-get", "download", "-o", "APT::Sandbox::User=root", package], log)
     (archive,) = download.glob("*.deb")
-    await _tool(["dpkg-deb", "-x", str(archive), str(into)], log)
+    await use(["dpkg-deb", "-x", str(archive), str(into)], "dpkg", f"{package} was not unpacked", log=log)
     archive.unlink()
     download.rmdir()
 
 
-async def _tool(argv: list[str], log: Path | None = None) -> str:
-    try:
-        return await run(argv, log=log)
-    except ProgramMissing as error:
-        raise Unsupported(f"{error}; templates are built with Debian's own tools", hint="run it on Debian") from error
-    except ProgramFailed as error:
-        raise Failed(str(error), hint="run `apt-get update` and look at its output") from error
+async def _apt(argv: list[str], log: Path | None = None) -> str:
+    hint = "run `apt-get update` and look at its output"
+    return await use(argv, "apt", "the host's package archive does not answer", hint=hint, log=log)

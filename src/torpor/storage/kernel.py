@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from torpor.errors import Failed
-from torpor.kit.proc import run
+from torpor.errors import Failed, Unsupported
 from torpor.storage.debian import unpack
+from torpor.storage.programs import use
 
 # What the kernel has as modules and a guest needs before its root disk, or cannot load itself later.
 MODULES = ("virtio_mmio", "virtio_blk", "virtio_console", "virtio-rng", "virtio_net")
@@ -124,4 +124,6 @@ async def _pack(tree: Path, target: Path) -> None:
     script = (
         'cd "$1" && find . -print0 | LC_ALL=C sort -z | cpio --null --create --format=newc --quiet --owner=0:0 > "$2"'
     )
-    await run(["sh", "-c", script, "pack", str(tree), str(target)])
+    if shutil.which("cpio") is None:  # the shell would only say that something was not found
+        raise Unsupported("the program cpio is not installed", hint="install the package cpio")
+    await use(["sh", "-c", script, "pack", str(tree), str(target)], "dash", "the initramfs was not packed")

@@ -4,7 +4,7 @@ images/<kind>-<digest>/      immutable: kernel and initramfs, the guest agent's 
 templates/<name>/            a template's snapshot: manifest.json, memory, state, disk.qcow2
 sandboxes/<id>/              what a running sandbox writes: disk.qcow2, sockets, console.log, vmm.log
 logs/                        logs of bakes
-lock                         held by the one server of this directory
+lock, bake.lock              held by the one server of this directory, and by a bake
 """
 
 from __future__ import annotations

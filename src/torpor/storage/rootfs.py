@@ -10,10 +10,9 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.errors import Failed, Unsupported
-from torpor.kit.proc import ProgramFailed, ProgramMissing, run
 from torpor.model.template import Recipe
 from torpor.storage.debian import Archive
+from torpor.storage.programs import use
 
 _HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
@@ -36,12 +35,8 @@ class Bootstrap:
     async def make(self, options: list[str], tree: Path, env: dict[str, str] | None = None) -> None:
         """Fill `tree`. Raises Unsupported without mmdebstrap, Failed if it fails."""
         argv = ["mmdebstrap", "--mode=root", *options, self.archive.codename, str(tree), *self.archive.sources]
-        try:
-            await run(argv, env={**os.environ, **(env or {})}, log=self.log)
-        except ProgramMissing as error:
-            raise Unsupported(str(error), hint="install the package mmdebstrap") from error
-        except ProgramFailed as error:
-            raise Failed(f"the root file system was not made: {_last_line(error)}", hint=f"see {self.log}") from error
+        failure, whole_env = "the root file system was not made", {**os.environ, **(env or {})}
+        await use(argv, "mmdebstrap", failure, hint=f"see {self.log}", env=whole_env, log=self.log)
 
 
 async def make_root(bootstrap: Bootstrap, recipe: Recipe, certificates: tuple[str, ...], into: Path) -> None:
@@ -79,6 +74,7 @@ async def make_runtime(bootstrap: Bootstrap, agent: Path, into: Path) -> None:
     await bootstrap.make(["--variant=extract", "--include=python3-minimal,libpython3-stdlib"], tree)
     for unused in ("usr/share", "var", "etc/apt", "dev"):
         shutil.rmtree(tree / unused, ignore_errors=True)
+    _link_merged(tree)
     start = tree / "agent"
     shutil.copytree(agent, start / "torpor_guest", ignore=shutil.ignore_patterns("__pycache__"))
     (start / "__main__.py").write_text("from torpor_guest.main import main\n\nmain()\n")
@@ -88,35 +84,30 @@ async def make_runtime(bootstrap: Bootstrap, agent: Path, into: Path) -> None:
     shutil.rmtree(tree)
 
 
+def _link_merged(tree: Path) -> None:
+    """Make the links into /usr that newer releases leave to a package of their own, which is not extracted here."""
+    for name in ("bin", "lib", "lib64", "sbin"):
+        if not (tree / name).exists():
+            (tree / name).symlink_to(f"usr/{name}")
+
+
 async def _compile(tree: Path) -> None:
-    """Compile the modules by the guest's own interpreter: the disk is read-only, so the guest could not keep the
-    result.
-    """
-    loader = tree / "lib64/ld-linux-x86-64.so.2"
-    libraries = f"{tree}/usr/lib/x86_64-linux-gnu:{tree}/lib/x86_64-linux-gnu"
-    compile_all = ["-I", "-S", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"]
+    """Compile the modules by the guest's own interpreter: the disk is read-only, so the guest could not keep them."""
     (library,) = (tree / "usr/lib").glob("python3.*")
-    where = [str(tree / "agent"), str(library)]
-    await run([str(loader), "--library-path", libraries, str(tree / "usr/bin/python3"), *compile_all, *where])
+    compile_all = ["-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    where = ["/agent", f"/usr/lib/{library.name}"]
+    argv = ["chroot", str(tree), "/usr/bin/python3", *compile_all, *where]
+    await use(argv, "coreutils", "the guest agent was not compiled")
 
 
 async def make_ext4(tree: Path, image: Path, *, size_mib: int) -> None:
     """Make a sparse ext4 image of a folder.
 
-    No journal: a disk is never used again without the memory that goes with it.
+    No journal: a disk is never used again without the memory that goes with it. Raises Unsupported without mke2fs,
+    Failed if it fails.
     """
-    try:
-        await run(
-            [
-                *("mke2fs", "-q", "-t", "ext4", "-d", str(tree), "-m", "0", "-O", "^has_journal"),
-                *("-E", "root_owner=0:0,lazy_itable_init=0", str(image), f"{size_mib}M"),
-            ]
-        )
-    except ProgramMissing as error:
-        raise Unsupported(str(error), hint="install the package e2fsprogs") from error
-    except ProgramFailed as error:
-        raise Failed(f"the disk image was not made: {error}") from error
-
-
-def _last_line(error: ProgramFailed) -> str:
-    return (error.output.strip().splitlines() or [str(error)])[-1]
+    argv = [
+        *("mke2fs", "-q", "-t", "ext4", "-d", str(tree), "-m", "0", "-O", "^has_journal"),
+        *("-E", "root_owner=0:0,lazy_itable_init=0", str(image), f"{size_mib}M"),
+    ]
+    await use(argv, "e2fsprogs", "the disk image was not made")

@@ -52,7 +52,7 @@ class Templates:
         if missing:
             raise SnapshotCorrupt(
                 f"the template {name!r} lacks its file {missing[0]!r}",
-                hint=f"run `torpor template build {name} --force`",
+                hint=f"run `torpor template build {name}`",
             )
         return template
 
@@ -81,8 +81,9 @@ class Templates:
                 (draft / part).chmod(0o400)
 
     def remove(self, name: TemplateName) -> None:
-        """Remove a template; sandboxes made from it run on. Raises NotFound."""
-        self.open(name)
+        """Remove a template, also a damaged one; sandboxes made from it run on. Raises NotFound."""
+        if name not in self.names():
+            raise NotFound(f"there is no template {name!r}")
         remove_tree(self.path(name))
 
 
@@ -96,7 +97,7 @@ def write_manifest(folder: Path, template: Template) -> Template:
 
 def parse_manifest(text: str, name: TemplateName) -> Template:
     """Read a manifest. Raises SnapshotCorrupt, or Unsupported for another format, by name."""
-    mend = f"run `torpor template build {name} --force`"
+    mend = f"run `torpor template build {name}`"
     try:
         record: dict[str, Any] = json.loads(text)
         if record.pop("format") != MANIFEST_FORMAT:

@@ -1,0 +1,1 @@
+"""Fakes for tests, and the suite that every VMM driver passes."""

@@ -164,11 +164,15 @@ class FakeHost:
         return endpoint
 
     def _machine(self, request: Request) -> FakeMachine:
+        machine = self._known(request)
+        if not machine.facts.alive:
+            raise errors.SandboxLost(machine.facts.reason or "the machine died")
+        return machine
+
+    def _known(self, request: Request) -> FakeMachine:
         machine = self.machines.get(request.path_params["id"])
         if machine is None:
             raise errors.NotFound(f"sandbox {request.path_params['id']} is not alive here")
-        if not machine.facts.alive:
-            raise errors.SandboxLost(machine.facts.reason or "the machine died")
         return machine
 
     async def _restore(self, request: Request) -> Response:
@@ -245,7 +249,7 @@ class FakeHost:
         return _Streamed(lines(), "application/x-ndjson")
 
     async def _logs(self, request: Request) -> Response:
-        machine = self._machine(request)
+        machine = self._known(request)
         return Response(f"{machine.facts.id} login:\n", media_type="text/plain")
 
     async def _templates(self, request: Request) -> Response:

@@ -183,6 +183,15 @@ class VmmContract:
         folder = rig.folder / "cancelled"
         assert {path.suffix for path in folder.iterdir()} <= {".log", ".qcow2"}
 
+    async def test_a_state_that_is_gone_is_refused_and_leaves_no_machine(self, rig: Rig) -> None:
+        saved = await rig.save_once()
+        place = rig.place("gone")
+        with pytest.raises(RestoreFailed):
+            await rig.driver.load(
+                place, rig.with_overlay(place, rig.saved_overlay), Saved(saved.memory, rig.folder / "absent")
+            )
+        assert {path.suffix for path in place.folder.iterdir()} <= {".log", ".qcow2"}
+
     async def test_closing_ends_the_process_and_again_does_nothing(self, rig: Rig) -> None:
         machine = await rig.load("closed")
         await machine.aclose()
@@ -192,8 +201,10 @@ class VmmContract:
 
     async def test_a_closed_machine_says_how_it_ended_and_takes_no_orders(self, rig: Rig) -> None:
         machine = await rig.load("ended")
+        assert machine.end == ""
         await machine.aclose()
-        assert await machine.wait_gone()
+        await machine.wait_gone()
+        assert machine.end
         with pytest.raises(SandboxLost):
             machine.open_channel()
         with pytest.raises(SandboxLost):
@@ -207,6 +218,7 @@ class VmmContract:
             pytest.skip("a machine in memory has no process to kill")
         machine = await rig.load("killed")
         os.kill(machine.pid, signal.SIGKILL)
-        assert "SIGKILL" in await machine.wait_gone()
+        await machine.wait_gone()
+        assert "SIGKILL" in machine.end
         assert not machine.alive
         await machine.aclose()

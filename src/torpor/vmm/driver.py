@@ -24,15 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a machine state made by this driver depends on: it loads only where all of it is equal."""
-
-    vmm: str
-    version: str
-    accelerator: str
-    cpu_model: str
+from torpor.model.template import Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class Place:
 
     @property
     def console(self) -> Path:
-        """The guest's serial console, as text."""
+        """The guest's serial console, as text; `torpor.vmm.console` reads it with its older part."""
         return self.folder / "console.log"
 
     @property
@@ -98,6 +90,10 @@ class Machine(Protocol):
     def alive(self) -> bool:
         """Whether the VMM process still runs."""
 
+    @property
+    def end(self) -> str:
+        """How the VMM process ended, in one sentence; empty while it runs."""
+
     def move(self, place: Place) -> None:
         """Take note that the caller has renamed the folder of the machine's place."""
 
@@ -119,8 +115,8 @@ class Machine(Protocol):
     async def save_state(self, state: Path) -> None:
         """Write the machine state of a paused machine to a new file. Raises FreezeFailed, and then there is no file."""
 
-    async def wait_gone(self) -> str:
-        """Return when the VMM process has ended, with one sentence on how."""
+    async def wait_gone(self) -> None:
+        """Return when the VMM process has ended."""
 
     async def aclose(self) -> None:
         """End the machine at once and return when its process is gone.
@@ -133,8 +129,8 @@ class Driver(Protocol):
     """Starts machines of one VMM."""
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What this driver on this host is."""
+    def fingerprint(self) -> Fingerprint:
+        """What the machine states of this driver on this host depend on."""
 
     async def boot(self, place: Place, hardware: Hardware, memory: Path) -> Machine:
         """Boot a guest from cold.

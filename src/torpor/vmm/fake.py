@@ -13,7 +13,8 @@ from typing import Any
 
 from torpor.errors import BootFailed, FreezeFailed, RestoreFailed, SandboxLost, TorporError
 from torpor.kit.shielded import wait_ended
-from torpor.vmm.driver import Capabilities, Hardware, Place, Saved
+from torpor.model.template import Fingerprint
+from torpor.vmm.driver import Hardware, Place, Saved
 
 # Answers on one end of a channel, as a guest's agent would, until the other end is closed or it is cancelled.
 ServeGuest = Callable[[socket.socket], Coroutine[Any, Any, None]]
@@ -29,14 +30,14 @@ class FakeMachine:
         self.place, self.image, self.pid = place, image, next(_pids)
         self.paused = False
         self._serve = serve
-        self._end: str | None = None
+        self.end = ""
         self._gone = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         place.console.write_text("fake guest\n")
 
     @property
     def alive(self) -> bool:
-        return self._end is None
+        return not self.end
 
     def move(self, place: Place) -> None:
         self.place = place
@@ -61,9 +62,8 @@ class FakeMachine:
             raise FreezeFailed(f"the machine of {self.place.name} is not there and paused")
         state.write_text(json.dumps({"format": _STATE_FORMAT, "image": self.image.stat().st_size}))
 
-    async def wait_gone(self) -> str:
+    async def wait_gone(self) -> None:
         await self._gone.wait()
-        return self._end or "it ended"
 
     async def aclose(self) -> None:
         self.die("it was closed")
@@ -72,8 +72,8 @@ class FakeMachine:
 
     def die(self, how: str) -> None:
         """End the machine, and say how. Idempotent."""
-        if self._end is None:
-            self._end = how
+        if not self.end:
+            self.end = how
             self._gone.set()
             self._hang_up()
 
@@ -82,8 +82,8 @@ class FakeMachine:
             self._serving.cancel()
 
     def _check(self) -> None:
-        if self._end is not None:
-            raise SandboxLost(f"the machine of {self.place.name} does not answer: {self._end}")
+        if self.end:
+            raise SandboxLost(f"the machine of {self.place.name} does not answer: {self.end}")
 
 
 @dataclass
@@ -94,7 +94,7 @@ class FakeDriver:
     """
 
     new_guest: Callable[[], ServeGuest]
-    capabilities: Capabilities = field(default=Capabilities("fake", "1", "none", "none"))
+    fingerprint: Fingerprint = field(default=Fingerprint("fake", "1", "none", "none"))
     machines: list[FakeMachine] = field(default_factory=list)
     failures: list[TorporError] = field(default_factory=list)
 

@@ -71,10 +71,11 @@ def status_of(error: errors.TorporError) -> int:
 def to_body(error: errors.TorporError, request_id: str | None = None) -> ErrorBody:
     """Return what is sent for an error; `request_id` is used where the error names none."""
     return ErrorBody(
-        error=error.message,
+        # An error may repeat what it was given, and JSON can give half a surrogate pair, which cannot be sent.
+        error=error.message.encode(errors="replace").decode(),
         code=error.code,
         retryable=error.retryable,
-        hint=error.hint,
+        hint=error.hint and error.hint.encode(errors="replace").decode(),
         request_id=error.request_id or request_id,
         details=error.details(),
     )

@@ -14,7 +14,7 @@
 | `POST .../{id}/fs/dir?path=&mode=&user=` | 204; parents are made; an existing folder is success |
 | `POST .../{id}/fs/rename` public.Rename | 204 |
 | `GET .../{id}/fs/walk?path=` | 200 `application/x-ndjson`, one public.FileEntry a line, parents before children |
-| `GET .../{id}/logs` | 200 text/plain: the machine's console |
+| `GET .../{id}/logs` | 200 text/plain: the machine's console, also of a machine that has died |
 | `GET /host/v1/templates` | 200 public.TemplateList |
 | `DELETE /host/v1/templates/{name}` | 204; 404 unknown |
 

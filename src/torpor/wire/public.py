@@ -14,10 +14,14 @@ MAX_STDIN_BYTES = 16 * 1024 * 1024
 # Each of stdout and stderr in a collected (not streamed) answer; what is beyond is dropped and `truncated` says so.
 MAX_COLLECTED_BYTES = 32 * 1024 * 1024
 MAX_TTL_SECONDS = 30 * 24 * 3600
+# Where a create says nothing of the end of its sandbox.
+DEFAULT_TTL_SECONDS = 3600
+
+MAX_METADATA = 64
 
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 MetadataValue = Annotated[str, StringConstraints(max_length=4096)]
-Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=64)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[^=\x00]+$", max_length=1024)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=128 * 1024)]
 Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]

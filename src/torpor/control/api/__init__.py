@@ -1,0 +1,1 @@
+"""The public HTTP API: parse, call a service, answer."""

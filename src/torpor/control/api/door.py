@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import secrets
@@ -49,6 +50,11 @@ class Door:
             await self._app(scope, _bounded(scope, headers, receive), answer)
         except TorporError as error:
             await answer.give(error, scope, receive)
+        except asyncio.CancelledError:
+            # We are the outermost frame of the request's task, so this is the server, which stops and waits no longer.
+            _log.info("cut off by the stop", request_id=request_id, method=scope["method"], path=scope["path"])
+            unknown = OutcomeUnknown("the server was stopped before the request was done")
+            await answer.give(unknown, scope, receive)
         except ClientDisconnect:
             _log.info("client gone", request_id=request_id, method=scope["method"], path=scope["path"])
         except Exception:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import metadata
-
 from fastapi import APIRouter
 
 from torpor.control.api.deps import Workspace
 from torpor.control.api.problems import refusals
+from torpor.kit.installed import installed_version
 from torpor.wire.public import Health, Me, Version
 
 private = APIRouter(prefix="/v1", tags=["server"])
@@ -30,13 +28,4 @@ async def healthz() -> Health:
 @public.get("/version")
 async def version() -> Version:
     """Say which version of the program and of the API this is."""
-    return Version(version=installed_version())
-
-
-@cache
-def installed_version() -> str:
-    """Return the installed distribution's version; "unknown" where the sources run without being installed."""
-    try:
-        return metadata.version("torpor")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return Version(version=installed_version("torpor"))

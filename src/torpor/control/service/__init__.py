@@ -1,0 +1,1 @@
+"""What users can ask for, one verb a file, and the gate through which every change of state goes."""

@@ -11,6 +11,7 @@ from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import expiry, life_of
 from torpor.control.service.wishes import CreateWish, check_size, check_supported, template_for
 from torpor.control.store.contract import Claim
+from torpor.control.store.rules import claim_is_free
 from torpor.errors import Conflict, InvalidRequest, OutcomeUnknown
 from torpor.model.ids import TemplateName, WorkspaceId, new_sandbox_id
 from torpor.model.lifecycle import State
@@ -86,7 +87,7 @@ async def _settled(plane: Plane, held: Sandbox, claim: Claim) -> Sandbox | None:
     if sandbox is not None and sandbox.state is State.CREATING:  # its answer was lost: ask the host
         await reconcile_one(plane, held.id)
         sandbox = await plane.store.get(held.id)
-    if sandbox is None or (sandbox.state is State.DELETED and sandbox.boot_ms is None):
+    if sandbox is None or claim_is_free(sandbox):
         return None
     if sandbox.state is State.CREATING:
         raise OutcomeUnknown(f"it is not known yet whether sandbox {held.id} came to life")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torpor.control.hosts import ByteSource
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, noticing_loss, running
+from torpor.control.service.sandboxes import Owned, noticing_loss, running, show
 from torpor.errors import InvalidRequest
 from torpor.wire.public import DirListing, FileEntry, Rename, Written
 
@@ -76,9 +76,12 @@ def walk(plane: Plane, owned: Owned, path: str) -> AbstractAsyncContextManager[B
     return _source(plane, owned, plane.host.walk(owned.id, path))
 
 
-def logs(plane: Plane, owned: Owned) -> AbstractAsyncContextManager[ByteSource]:
-    """Open the machine's console for reading."""
-    return _source(plane, owned, plane.host.logs(owned.id))
+@asynccontextmanager
+async def logs(plane: Plane, owned: Owned) -> AsyncIterator[ByteSource]:
+    """Open the machine's console for reading, also that of a failed sandbox while its host still has it."""
+    await show(plane, owned)
+    async with noticing_loss(plane, owned), plane.host.logs(owned.id) as opened:
+        yield opened
 
 
 async def write(plane: Plane, owned: Owned, to: Target, body: AsyncIterator[bytes], size: int | None) -> Written:

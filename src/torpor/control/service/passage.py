@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Unpack
 
@@ -17,6 +17,7 @@ import structlog
 from torpor.control.store.contract import Claim, Facts, Store
 from torpor.errors import Conflict, Failed, NotFound, OutcomeUnknown, Refused, TorporError, Unavailable
 from torpor.kit.clock import Clock
+from torpor.kit.locks import KeyedLocks
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
 from torpor.model.lifecycle import CREATE, PASSAGES, SETTLED, Passage, State
@@ -60,7 +61,7 @@ class Gate:
         self._store = store
         self._clock = clock
         self._bells = bells
-        self._turns: dict[SandboxId, _Turn] = {}
+        self._turns = KeyedLocks[SandboxId]()
 
     @asynccontextmanager
     async def passage(self, sandbox_id: SandboxId, row: Passage) -> AsyncIterator[Crossing]:
@@ -93,18 +94,9 @@ class Gate:
             async with self._settling(Crossing(sandbox), CREATE) as crossing:
                 yield crossing
 
-    @asynccontextmanager
-    async def alone(self, sandbox_id: SandboxId) -> AsyncIterator[None]:
+    def alone(self, sandbox_id: SandboxId) -> AbstractAsyncContextManager[None]:
         """Run the block while no passage of the sandbox is under way; waits for the one that is."""
-        turn = self._turns.setdefault(sandbox_id, _Turn())
-        turn.wanted += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.wanted -= 1
-            if turn.wanted == 0:
-                del self._turns[sandbox_id]
+        return self._turns.hold(sandbox_id)
 
     def is_busy(self, sandbox_id: SandboxId) -> bool:
         """Tell whether a passage of the sandbox is under way."""
@@ -151,12 +143,6 @@ class Gate:
             raise OutcomeUnknown(f"sandbox {sandbox.id} changed while its {row.verb} was under way")
         self._bells.expiry.set()
         return settled
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    wanted: int = 0
 
 
 def refusal(sandbox: Sandbox, verb: str, needed: frozenset[State]) -> Conflict:

@@ -16,8 +16,7 @@ from torpor.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Sa
 from torpor.model.ids import SandboxId, WorkspaceId, is_sandbox_id
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
-
-DEFAULT_TTL_SECONDS = 3600
+from torpor.wire.public import DEFAULT_TTL_SECONDS, MAX_METADATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,9 @@ async def noticing_loss(plane: Plane, owned: Owned) -> AsyncIterator[None]:
             await reconcile_one(plane, owned.id)
         except TorporError:
             raise error from None  # the host cannot be asked now; the watcher will
-        if (await show(plane, owned)).state is State.RUNNING:
+        if (sandbox := await show(plane, owned)).state is State.RUNNING:
             raise
-        raise lost(await show(plane, owned)) from error
+        raise lost(sandbox) from error
 
 
 async def list_page(plane: Plane, listing: Listing) -> tuple[list[Sandbox], str | None]:
@@ -146,6 +145,12 @@ def expiry(now: datetime, ttl: int | None) -> datetime | None:
 
 
 def metadata_filter(query: Mapping[str, str]) -> dict[str, str]:
-    """Return the pairs that `metadata.<key>=<value>` in a query asks for."""
+    """Return the pairs that `metadata.<key>=<value>` in a query asks for.
+
+    Raises InvalidRequest for more than a sandbox can have.
+    """
     prefix = "metadata."
-    return {name[len(prefix) :]: value for name, value in query.items() if name.startswith(prefix)}
+    asked = {name[len(prefix) :]: value for name, value in query.items() if name.startswith(prefix)}
+    if len(asked) > MAX_METADATA:
+        raise InvalidRequest(f"{len(asked)} pairs of metadata are asked for, and a sandbox has at most {MAX_METADATA}")
+    return asked

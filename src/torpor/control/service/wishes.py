@@ -65,5 +65,5 @@ def check_size(wish: CreateWish, template: TemplateView) -> None:
         if wanted is not None and wanted != given:
             raise Unsupported(
                 f"template {template.name!r} was baked with {name}={given}, and a sandbox cannot have {name}={wanted}",
-                hint=f"leave {name} out, or build a template of that size",
+                hint=f"leave {name} out",
             )

@@ -1,0 +1,1 @@
+"""The records: one contract, its tables, and the store on SQL."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
@@ -41,6 +42,7 @@ async def open_store(path: Path) -> SqlStore:
 
     Raises Unsupported if the database is newer than this program, Failed if it is no database of ours.
     """
+    _open_once(path)
     writer = _engine(path, readonly=False)
     try:
         with _translated(path):
@@ -49,6 +51,14 @@ async def open_store(path: Path) -> SqlStore:
         await writer.dispose()
         raise
     return SqlStore(path, writer, _engine(path, readonly=True))
+
+
+def _open_once(path: Path) -> None:
+    # Where a file cannot be opened, aiosqlite's thread may outlive the event loop and then end with a traceback.
+    try:
+        sqlite3.connect(path).close()
+    except sqlite3.Error as error:
+        raise Failed(f"the database {path} could not be used: {error}") from error
 
 
 class SqlStore:

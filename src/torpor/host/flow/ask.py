@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from torpor.errors import OutcomeUnknown, SandboxLost
 from torpor.guest.client import Guest
@@ -12,9 +13,12 @@ from torpor.host.live import Incarnation
 from torpor.model.ids import SandboxId
 from torpor.wire.host import ExecOrder
 
+# A process whose sockets are closed is gone after less than this, in seconds, unless it closed only the sockets.
+_END_S = 2.0
 
-@contextmanager
-def guest_of(host: Host, sandbox: SandboxId) -> Iterator[Guest]:
+
+@asynccontextmanager
+async def guest_of(host: Host, sandbox: SandboxId) -> AsyncIterator[Guest]:
     """Yield the guest of a living sandbox, to be asked within the block.
 
     Raises NotFound if it does not live here, and SandboxLost if its machine has died, before or meanwhile.
@@ -23,10 +27,14 @@ def guest_of(host: Host, sandbox: SandboxId) -> Iterator[Guest]:
     try:
         yield incarnation.guest
     except OutcomeUnknown as error:
-        # The line broke off. If that is because the machine is no more, say so.
+        # The line broke off. If that is because the machine is no more, say so; its end is heard of a little later.
+        if incarnation.guest.closed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await incarnation.machine.wait_gone()
         if incarnation.machine.alive:
             raise
-        raise SandboxLost(f"the machine of the sandbox {sandbox} ended meanwhile") from error
+        raise SandboxLost(f"the machine of the sandbox {sandbox} ended meanwhile: {incarnation.machine.end}") from error
 
 
 def with_environment(incarnation: Incarnation, order: ExecOrder) -> ExecOrder:

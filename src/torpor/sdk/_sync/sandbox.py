@@ -16,12 +16,12 @@ from torpor.sdk._sync.commands import Commands, encoded_stdin, follow
 from torpor.sdk._sync.filesystem import Filesystem
 from torpor.sdk.foreign import checked, checked_id
 from torpor.sdk.http import Call, patience
-from torpor.sdk.orders import DEFAULT_TTL_SECONDS, creation, filters, new_ttl
+from torpor.sdk.orders import creation, filters, new_ttl
 from torpor.sdk.output import Callback, Watchers, require_success
 from torpor.sdk.results import ExecResult, Page, SandboxInfo
 from torpor.sdk.shared import shared_client
 from torpor.sdk.waiting import sync_enterable
-from torpor.wire.public import ExecCommand, Lifecycle, SandboxPage, SandboxView
+from torpor.wire.public import DEFAULT_TTL_SECONDS, ExecCommand, Lifecycle, SandboxPage, SandboxView
 
 
 class Sandbox:

@@ -7,29 +7,35 @@ import re
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torpor.errors import BootFailed, Failed, FreezeFailed, RestoreFailed, SandboxLost, Unsupported
 from torpor.kit.proc import Child, ProgramMissing, run
+from torpor.kit.race import Overtaken, race
 from torpor.kit.shielded import shielded
 from torpor.kit.sockets import connect_to, listen_at
-from torpor.vmm.driver import Capabilities, Hardware, Place, Saved
+from torpor.model.template import Fingerprint
+from torpor.vmm.console import Console
+from torpor.vmm.driver import Hardware, Place, Saved
 from torpor.vmm.qemu.argv import Accelerator, Descriptors, qemu_argv
-from torpor.vmm.qemu.console import Console
 from torpor.vmm.qemu.qmp import Monitor, MonitorLost, MonitorRefused
 
 _T = TypeVar("_T")
 
 PROGRAM = "qemu-system-x86_64"
+# What QEMU says at every load of a state that was saved without RAM; it is no reason for anything.
+_NO_NEWS = "Expected vmdescription section"
 OLDEST_VERSION = (8, 2)
 # Generous: a loaded host under emulation. What takes longer is not slow but stuck.
 _START_TIMEOUT_S = 30.0
 _MONITOR_TIMEOUT_S = 20.0
-_INSTALL = (
-    "install QEMU 8.2 or newer (package qemu-system-x86; on Debian 12 from bookworm-backports), or run `make setup`"
+_LOG_TAIL_BYTES = 4096
+INSTALL = (
+    "run `make setup` in the checkout, or install QEMU 8.2 or newer"
+    " (Debian 12: apt-get install -t bookworm-backports qemu-system-x86 qemu-utils)"
 )
 
 
@@ -39,13 +45,13 @@ async def qemu_version(program: str = PROGRAM) -> str:
     Raises Unsupported if there is none, or too old a one.
     """
     if shutil.which(program) is None:
-        raise Unsupported(f"QEMU ({program}) is not installed", hint=_INSTALL)
+        raise Unsupported(f"QEMU ({program}) is not installed", hint=INSTALL)
     text = await run([program, "--version"])
     found = re.search(r"version (\d+)\.(\d+)(?:\.\d+)*", text)
     if found is None:
-        raise Unsupported(f"{program} --version said nothing this program understands: {text[:80]!r}", hint=_INSTALL)
+        raise Unsupported(f"{program} --version said nothing this program understands: {text[:80]!r}", hint=INSTALL)
     if (int(found[1]), int(found[2])) < OLDEST_VERSION:
-        raise Unsupported(f"{found[0].removeprefix('version ')} is too old a QEMU", hint=_INSTALL)
+        raise Unsupported(f"{found[0].removeprefix('version ')} is too old a QEMU", hint=INSTALL)
     return found[0].removeprefix("version ")
 
 
@@ -66,6 +72,10 @@ class QemuMachine:
     @property
     def alive(self) -> bool:
         return not self._child.gone.is_set()
+
+    @property
+    def end(self) -> str:
+        return _how_it_ended(self._place, self._child)
 
     def move(self, place: Place) -> None:
         self._place = place
@@ -101,9 +111,8 @@ class QemuMachine:
         except (MonitorLost, MonitorRefused, TimeoutError) as error:
             raise SandboxLost(f"the machine of {self._place.name} does not answer: {error or 'timeout'}") from error
 
-    async def wait_gone(self) -> str:
+    async def wait_gone(self) -> None:
         await self._child.gone.wait()
-        return _how_it_ended(self._place, self._child)
 
     async def aclose(self) -> None:
         await shielded(self._end())
@@ -119,17 +128,18 @@ class QemuDriver:
 
     def __init__(self, accelerator: Accelerator, version: str, *, program: str = PROGRAM) -> None:
         self._accelerator, self._program = accelerator, program
-        self.capabilities = Capabilities("qemu-microvm", version, accelerator.name, accelerator.cpu_model)
+        self.fingerprint = Fingerprint("qemu-microvm", version, accelerator.name, accelerator.cpu_model)
 
     async def boot(self, place: Place, hardware: Hardware, memory: Path) -> QemuMachine:
         try:
-            return await self._start(place, hardware, memory, None, BootFailed)
+            with _starting(BootFailed):
+                return await self._start(place, hardware, memory, None, BootFailed)
         except BaseException:
             memory.unlink(missing_ok=True)
             raise
 
     async def load(self, place: Place, hardware: Hardware, saved: Saved) -> QemuMachine:
-        with saved.state.open("rb") as state:
+        with _starting(RestoreFailed), saved.state.open("rb") as state:
             return await self._start(place, hardware, saved.memory, state.fileno(), RestoreFailed)
 
     async def _start(
@@ -144,10 +154,19 @@ class QemuDriver:
         except BaseException as error:
             await child.kill()
             _tidy(place, console)
-            if isinstance(error, MonitorLost | MonitorRefused | TimeoutError):
+            if isinstance(error, MonitorLost | MonitorRefused | OSError):
                 raise failure(f"the machine did not start: {_how_it_ended(place, child)}") from error
             raise
         return QemuMachine(place, child, monitor, console)
+
+
+@contextmanager
+def _starting(failure: type[Failed]) -> Iterator[None]:
+    """Raise what the system says while a machine is started as `failure`."""
+    try:
+        yield
+    except OSError as error:
+        raise failure(f"the machine did not start: {error}") from error
 
 
 async def _wait_up(place: Place, child: Child, state: int | None) -> Monitor:
@@ -175,6 +194,10 @@ def _monitor_socket(place: Place) -> Path:
 
 def _tidy(place: Place, console: Console) -> None:
     console.close()
+    _remove_sockets(place)
+
+
+def _remove_sockets(place: Place) -> None:
     for path in (_agent_socket(place), _monitor_socket(place)):
         path.unlink(missing_ok=True)
 
@@ -183,41 +206,48 @@ def _spawn(
     place: Place, argv_of: Callable[[tuple[int, int, int]], list[str]], state: int | None
 ) -> tuple[Child, Console]:
     """Start QEMU with its sockets as inherited descriptors, which this process closes again."""
-    with ExitStack() as closing:
+    with ExitStack() as undo, ExitStack() as closing:
+        undo.callback(_remove_sockets, place)
         ours, theirs = socket.socketpair()
+        undo.enter_context(ours)
         closing.enter_context(theirs)
         monitor = closing.enter_context(listen_at(_monitor_socket(place)))
         agent = closing.enter_context(listen_at(_agent_socket(place)))
         sockets = (monitor.fileno(), agent.fileno(), theirs.fileno())
         passed = sockets if state is None else (*sockets, state)
+        console = Console(ours, place.console)
+        undo.callback(console.close)
         try:
             child = Child(argv_of(sockets), pass_fds=passed, output=place.log)
         except ProgramMissing as error:
-            ours.close()
-            raise Unsupported(str(error), hint=_INSTALL) from error
-        return child, Console(ours, place.console)
+            raise Unsupported(str(error), hint="install the package util-linux") from error
+        undo.pop_all()
+        return child, console
 
 
 async def _or_gone(child: Child, work: Coroutine[Any, Any, _T]) -> _T:
     """Await `work`, but raise MonitorLost as soon as the process has ended."""
-    doing = asyncio.ensure_future(work)
-    ended = asyncio.ensure_future(child.gone.wait())
     try:
-        await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise MonitorLost("QEMU ended")
-        return doing.result()
-    finally:
-        for task in (doing, ended):
-            task.cancel()
-        await asyncio.gather(doing, ended, return_exceptions=True)
+        return await race(work, child.gone.wait())
+    except Overtaken as error:
+        raise MonitorLost("QEMU ended") from error
 
 
 def _how_it_ended(place: Place, child: Child) -> str:
     if child.code is None:
-        return f"the VMM of {place.name} still runs"
-    said = place.log.read_text(errors="replace").strip().splitlines() if place.log.exists() else []
-    last = f": {said[-1]}" if said else ""
+        return ""
+    last = _last_line(place.log)
     if child.code < 0:
         return f"the VMM of {place.name} was ended by {signal.Signals(-child.code).name}{last}"
     return f"the VMM of {place.name} ended with code {child.code}{last}"
+
+
+def _last_line(log: Path) -> str:
+    """Return ": " and the last thing the VMM said; nothing if it said nothing."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    said = [line for line in lines if _NO_NEWS not in line]
+    return f": {said[-1]}" if said else ""

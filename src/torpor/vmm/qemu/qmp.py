@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from qemu.qmp import EventListener, ExecuteError, QMPClient, QMPError
 
+from torpor.kit.race import Overtaken, race
 from torpor.kit.shielded import shielded
 from torpor.kit.sockets import connect_to
 
@@ -70,18 +70,11 @@ class Monitor:
 
     async def _next(self, events: EventListener) -> str:
         """Return the status that the next event tells of."""
-        event = asyncio.ensure_future(events.get())
-        ended = asyncio.ensure_future(self._client.runstate_changed())
         try:
-            await asyncio.wait({event, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not event.done():
-                raise MonitorLost("QEMU ended")
-            data: Any = event.result()["data"]
-            return str(data["status"])
-        finally:
-            event.cancel()
-            ended.cancel()
-            await asyncio.gather(event, ended, return_exceptions=True)
+            event: Any = await race(events.get(), self._client.runstate_changed())
+        except Overtaken as error:
+            raise MonitorLost("QEMU ended") from error
+        return str(event["data"]["status"])
 
     async def close(self) -> None:
         """Close the connection; what QEMU does is not touched.
