@@ -1,7 +1,8 @@
 """Starting one process: in its control group from birth, in a session of its own, with nothing of the agent in it.
 
 The interpreter's own fork_exec is used, not os.fork: it is a vfork, which copies no page tables (4 ms in an emulated
-guest), and all of the child's part is C. Its signature belongs to exactly the Python that the runtime carries (3.11).
+guest), and all of the child's part is C. Its signature is the interpreter's own business: this one is that of 3.11 to
+3.13, and a bake runs commands, so another one cannot go unnoticed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
@@ -36,6 +37,7 @@ _MAX_LINE = 256 * 1024
 # A listing as a whole, by about what its entries take as JSON: some 100 000 entries with names of usual length.
 _ENTRY_BYTES = 200
 _MAX_LISTED_BYTES = 32 * 1024 * 1024
+_SIGNAL = re.compile(r"SIG[A-Z0-9]{1,12}")
 _MOST_CODE = 255
 _KINDS = {protocol.OUTPUT: Kind.STDOUT, protocol.ERRORS: Kind.STDERR}
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -268,8 +270,9 @@ async def _frames_of(call: Call) -> AsyncGenerator[Frame, None]:
     while (item := await call.receive()) is not None:
         yield Frame(_KINDS[item[0]], item[1])
     outcome = _read(ExecOutcome, await call.result())
-    if not (0 <= outcome.exit_code <= _MOST_CODE and outcome.duration_ms >= 0):
-        raise OutcomeUnknown("the guest's agent gave an exit code that there is not")
+    named = outcome.signal is None or _SIGNAL.fullmatch(outcome.signal) is not None
+    if not (0 <= outcome.exit_code <= _MOST_CODE and outcome.duration_ms >= 0 and named):
+        raise OutcomeUnknown("the guest's agent told of an end that no command can have")
     yield Frame(Kind.EXIT, outcome.model_dump_json().encode())
 
 

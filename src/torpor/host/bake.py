@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import time
@@ -22,7 +23,7 @@ from torpor.model.ids import TemplateName
 from torpor.model.template import BAKE_FORMAT, RECIPES, Recipe, Template
 from torpor.storage.debian import cloud_kernel_package, host_archive, newest_version
 from torpor.storage.images import Images, digest_of, digest_of_folder
-from torpor.storage.kernel import INIT, make_kernel
+from torpor.storage.kernel import INGREDIENTS, make_kernel
 from torpor.storage.layout import Layout
 from torpor.storage.rootfs import Bootstrap, make_root, make_runtime, trusted_certificates
 from torpor.storage.templates import Templates
@@ -131,15 +132,16 @@ class _Bake:
         return names
 
     async def _image_makers(self) -> dict[str, _Maker]:
-        archive = await host_archive()
-        kernel = await cloud_kernel_package()
-        version, python = await newest_version(kernel), await newest_version("python3-minimal")
+        archive, kernel, python = await asyncio.gather(
+            host_archive(), cloud_kernel_package(), newest_version("python3-minimal")
+        )
+        version = await newest_version(kernel)
         bootstrap, certificates = Bootstrap(archive, self._log), trusted_certificates()
         agent = _source_of("torpor_guest")
         packages = f"Debian {archive.codename} with {', '.join(self._recipe.packages)}"
         return {
             "kernel": _Maker(
-                (version, MARK, INIT),
+                (version, MARK, INGREDIENTS),
                 f"{kernel} {version}",
                 lambda into: make_kernel(kernel, MARK, into, self._log),
             ),
@@ -149,7 +151,7 @@ class _Bake:
                 lambda into: make_runtime(bootstrap, agent, into),
             ),
             "root": _Maker(
-                (archive.codename, self._recipe, certificates),
+                (archive.codename, self._recipe.packages, self._recipe.disk_gib, certificates),
                 packages,
                 lambda into: make_root(bootstrap, self._recipe, certificates, into),
             ),

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from torpor.kit.mounts import unmount_below
+
 # linux/fs.h: _IOW(0x94, 9, int). Shares the source's blocks with the target until one of them is written.
 _FICLONE = 0x40049409
 _NO_REFLINK = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS}
@@ -100,6 +102,7 @@ def sweep(folder: Path) -> list[str]:
         return []
     litter = [entry for entry in folder.iterdir() if entry.name.startswith((DRAFT_PREFIX, TRASH_PREFIX))]
     for entry in litter:
+        unmount_below(entry)  # a bake that was killed has left the mounts of the tree it was filling
         _discard(entry)
     return sorted(entry.name for entry in litter)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Collection
@@ -12,9 +13,16 @@ from torpor.storage.layout import Layout
 
 
 def digest_of(*inputs: object) -> str:
-    """Return a short digest of JSON-able inputs: 16 hex characters of SHA-256 over their canonical JSON."""
-    text = json.dumps(inputs, sort_keys=True, default=str)
+    """Return a short digest of JSON values or records: 16 hex characters of SHA-256 over their canonical JSON."""
+    text = json.dumps(inputs, sort_keys=True, default=_fields)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _fields(record: object) -> dict[str, object]:
+    """Return a record's fields, so that no class's name is part of a digest."""
+    if not dataclasses.is_dataclass(record) or isinstance(record, type):
+        raise TypeError(f"{type(record).__name__} has no digest")
+    return dataclasses.asdict(record)
 
 
 def digest_of_folder(folder: Path) -> str:

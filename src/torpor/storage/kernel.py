@@ -49,6 +49,10 @@ reboot -f
 """
 
 
+# All that the image is made from, beside the packages and the probe's mark.
+INGREDIENTS = (MODULES, AGENT_ARGV, INIT, _PROBE_INIT)
+
+
 async def make_kernel(package: str, probe_mark: str, into: Path, log: Path) -> None:
     """Fill a folder with `vmlinuz` and `initrd` from a kernel package (and a static busybox).
 

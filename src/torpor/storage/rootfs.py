@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.errors import Unsupported
 from torpor.model.template import Recipe
 from torpor.storage.debian import Archive
 from torpor.storage.programs import use
@@ -25,6 +26,14 @@ def trusted_certificates() -> tuple[str, ...]:
     return tuple(_CERTIFICATE.findall(_HOST_BUNDLE.read_text()))
 
 
+# It mounts file systems in the tree and starts many processes. In name spaces of its own the kernel ends all of them,
+# and undoes the mounts, as soon as its first process or we are no more.
+_GONE_WITH_US = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
     """Makes Debian trees from one archive; what its programs say goes to `log`."""
@@ -34,9 +43,12 @@ class Bootstrap:
 
     async def make(self, options: list[str], tree: Path, env: dict[str, str] | None = None) -> None:
         """Fill `tree`. Raises Unsupported without mmdebstrap, Failed if it fails."""
-        argv = ["mmdebstrap", "--mode=root", *options, self.archive.codename, str(tree), *self.archive.sources]
+        if shutil.which("mmdebstrap") is None:
+            raise Unsupported("the program mmdebstrap is not installed", hint="install the package mmdebstrap")
+        made = ["mmdebstrap", "--mode=root", *options, self.archive.codename, str(tree), *self.archive.sources]
+        argv = [*_GONE_WITH_US, *made]
         failure, whole_env = "the root file system was not made", {**os.environ, **(env or {})}
-        await use(argv, "mmdebstrap", failure, hint=f"see {self.log}", env=whole_env, log=self.log)
+        await use(argv, "util-linux", failure, hint=f"see {self.log}", env=whole_env, log=self.log)
 
 
 async def make_root(bootstrap: Bootstrap, recipe: Recipe, certificates: tuple[str, ...], into: Path) -> None:
