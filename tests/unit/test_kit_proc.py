@@ -82,7 +82,8 @@ async def test_a_killed_child_is_gone_when_kill_returns() -> None:
 
 
 async def test_a_child_s_words_go_to_its_file(tmp_path: Path) -> None:
-    child = Child(["sh", "-c", "echo hello; echo world >&2"], output=tmp_path / "log")
+    with (tmp_path / "log").open("wb") as log:
+        child = Child(["sh", "-c", "echo hello; echo world >&2"], output=log.fileno())
     await child.gone.wait()
     assert (tmp_path / "log").read_text() == "hello\nworld\n"
 
@@ -92,7 +93,7 @@ def test_a_child_does_not_outlive_its_owner() -> None:
 import asyncio, os, signal
 from torpor.kit.proc import Child
 async def main():
-    child = Child(["sh", "-c", "echo $$; exec sleep 1000"], output=None)
+    child = Child(["sh", "-c", "echo $$; exec sleep 1000"])
     print(child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torpor.errors import Unsupported
-from torpor.vmm.console import CHUNK_BYTES, Console, read_console
+from torpor.vmm.bounded_log import CHUNK_BYTES, BoundedLog, read_log
 from torpor.vmm.driver import Disk, Hardware
 from torpor.vmm.qemu import probe
 from torpor.vmm.qemu.argv import Descriptors, kvm, qemu_argv, tcg
@@ -95,7 +95,7 @@ async def test_an_unfit_qemu_is_refused(tmp_path: Path, says: str, complaint: st
 
 async def test_a_flooded_console_keeps_its_newest_part_within_bounds(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    console = Console(ours, tmp_path / "console.log")
+    console = BoundedLog(ours, tmp_path / "console.log")
     line = b"x" * 1023 + b"\n"
     theirs.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -105,12 +105,21 @@ async def test_a_flooded_console_keeps_its_newest_part_within_bounds(tmp_path: P
     theirs.close()
     await console.ended.wait()
     console.close()
-    assert read_console(tmp_path / "console.log").endswith(b"the end\n")
-    assert CHUNK_BYTES <= len(read_console(tmp_path / "console.log")) <= 2 * CHUNK_BYTES
+    assert read_log(tmp_path / "console.log").endswith(b"the end\n")
+    assert CHUNK_BYTES <= len(read_log(tmp_path / "console.log")) <= 2 * CHUNK_BYTES
+
+
+async def test_closing_a_log_keeps_what_had_arrived(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    log = BoundedLog(ours, tmp_path / "vmm.log")
+    theirs.sendall(b"last words\n")
+    log.close()
+    theirs.close()
+    assert read_log(tmp_path / "vmm.log") == b"last words\n"
 
 
 def test_a_console_that_never_spoke_reads_as_nothing(tmp_path: Path) -> None:
-    assert read_console(tmp_path / "console.log") == b""
+    assert read_log(tmp_path / "console.log") == b""
 
 
 def a_qemu(folder: Path, script: str) -> str:

@@ -170,6 +170,7 @@ def test_everything_said_about_a_command_is_sent() -> None:
         ({"user": ""}, "user"),
         ({"stdin": b"x" * (MAX_STDIN_BYTES + 1)}, "16 MiB"),
         ({"stdin": 5}, "stdin"),
+        ({"stdin": "\ud800"}, "stdin: half a surrogate pair"),
     ],
 )
 def test_a_wrong_value_is_named_before_the_command_is_sent(options: dict[str, object], word: str) -> None:

@@ -92,7 +92,7 @@ def test_mode_and_owner_are_sent_in_octal_and_by_name() -> None:
     assert query == {"path": "/x", "mode": "640", "user": "worker"}
 
 
-@pytest.mark.parametrize("path", ["relative", "", "./x", "/a\0b", 5])
+@pytest.mark.parametrize("path", ["relative", "", "./x", "/a\0b", "/a\udcff", 5])
 def test_a_path_that_is_not_absolute_is_refused_before_anything_is_sent(path: str) -> None:
     with Script([]).client() as client, pytest.raises((InvalidRequest, TypeError)):
         Sandbox(client, INFO).filesystem.read(path)

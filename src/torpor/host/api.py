@@ -20,7 +20,7 @@ from torpor.host.host import Host
 from torpor.host.streaming import Stream
 from torpor.host.views import incarnation_view, template_view
 from torpor.model.ids import SandboxId, TemplateName, is_sandbox_id
-from torpor.vmm.console import read_console
+from torpor.vmm.bounded_log import read_log
 from torpor.wire import frames
 from torpor.wire.errors import status_of, to_body
 from torpor.wire.frames import Frame, Kind
@@ -106,7 +106,7 @@ class _Api:
 
     async def logs(self, request: Request) -> Response:
         place = self._host.live.known(_sandbox(request)).place
-        return PlainTextResponse(read_console(place.console))
+        return PlainTextResponse(read_log(place.console))
 
     async def read(self, request: Request) -> Response:
         content = self._content(_sandbox(request), _path(request), request.query_params.get("user"))

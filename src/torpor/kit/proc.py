@@ -7,10 +7,10 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from torpor.kit.shielded import shielded
 
@@ -80,23 +80,23 @@ class Child:
     """A process of ours that runs on. It is killed if this program dies, and `gone` is set when it has ended.
 
     `code` is its exit code once gone: negative for the signal that ended it. The descriptors in `pass_fds` keep their
-    numbers in it. A descriptor from pidfd_open tells the end, so nothing polls and no thread waits.
+    numbers in it; what it says goes to the descriptor `output`. A descriptor from pidfd_open tells the end, so
+    nothing polls and no thread waits.
     """
 
-    def __init__(self, argv: Sequence[str], *, pass_fds: Sequence[int] = (), output: Path | None = None) -> None:
+    def __init__(self, argv: Sequence[str], *, pass_fds: Sequence[int] = (), output: int = subprocess.DEVNULL) -> None:
         guarded = [*_DIES_WITH_OWNER, str(os.getpid()), *argv]
-        with _sink(output) as sink:
-            try:
-                self._process = subprocess.Popen(
-                    guarded,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=sink,
-                    pass_fds=pass_fds,
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise ProgramMissing("the program setpriv (package util-linux) is not installed") from error
+        try:
+            self._process = subprocess.Popen(
+                guarded,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise ProgramMissing("the program setpriv (package util-linux) is not installed") from error
         self.pid = self._process.pid
         self.code: int | None = None
         self.gone = asyncio.Event()
@@ -118,12 +118,3 @@ class Child:
         """End it now and return when it is gone. Idempotent; not cut short by cancellation."""
         self.signal(signal.SIGKILL)
         await shielded(self.gone.wait())
-
-
-@contextlib.contextmanager
-def _sink(path: Path | None) -> Iterator[int | BinaryIO]:
-    if path is None:
-        yield subprocess.DEVNULL
-        return
-    with path.open("ab") as file:
-        yield file

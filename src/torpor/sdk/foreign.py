@@ -74,7 +74,8 @@ def checked(model: type[M], **fields: Any) -> M:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("str", "list[")))
         said = _PATTERNS.get(where) if first["type"] == "string_pattern_mismatch" else None
-        raise InvalidRequest(f"{where}: {said or first['msg'][:1].lower() + first['msg'][1:]}") from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise InvalidRequest(f"{where}: {said or message[:1].lower() + message[1:]}") from error
 
 
 def checked_id(sandbox_id: str) -> str:

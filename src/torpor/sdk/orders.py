@@ -50,6 +50,10 @@ def guest_path(path: GuestPath) -> str:
     text = os.fspath(path)
     if not isinstance(text, str) or not text.startswith("/") or "\0" in text:
         raise InvalidRequest(f"{text!r} is not an absolute path in the sandbox", hint="paths start with /")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{text!r} is not valid Unicode, and cannot be sent") from error
     return text
 
 

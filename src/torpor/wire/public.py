@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 API_VERSION = "v1"
 
@@ -114,6 +114,16 @@ class ExecCommand(Strict):
     stdin: str | None = None
     stdin_base64: str | None = None
     encoding: Literal["text", "base64"] = "text"
+
+    @field_validator("cmd", "stdin")
+    @classmethod
+    def _is_text(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for word in [value] if isinstance(value, str) else value or []:
+            try:
+                word.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError("half a surrogate pair is no character") from error
+        return value
 
 
 class ExecAnswer(BaseModel):

@@ -34,16 +34,7 @@ def _argv(cmd: str | list[str]) -> list[str]:
         raise InvalidRequest("cmd is empty; it has to name a command")
     if any("\0" in word for word in argv):
         raise InvalidRequest("cmd has a NUL character in it, which no command line can carry")
-    for word in argv:
-        _utf8(word, "cmd")
     return argv
-
-
-def _utf8(text: str, name: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{name} has half a surrogate pair in it, which is no character") from error
 
 
 def _stdin(command: ExecCommand) -> str | None:
@@ -55,7 +46,7 @@ def _stdin(command: ExecCommand) -> str | None:
         except (binascii.Error, ValueError) as error:
             raise InvalidRequest("stdin_base64 is not base64") from error
     elif command.stdin is not None:
-        data = _utf8(command.stdin, "stdin")
+        data = command.stdin.encode()
     else:
         return None
     if len(data) > MAX_STDIN_BYTES:

@@ -64,7 +64,10 @@ def encoded_stdin(stdin: str | bytes | None) -> str | None:
         return None
     if not isinstance(stdin, str | bytes | bytearray | memoryview):
         raise InvalidRequest(f"stdin has to be text or bytes, not {type(stdin).__name__}")
-    data = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+    try:
+        data = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("stdin: half a surrogate pair is no character") from error
     if len(data) > MAX_STDIN_BYTES:
         raise InvalidRequest(
             f"stdin is at most {MAX_STDIN_BYTES >> 20} MiB, and this is {len(data)} bytes",

@@ -18,7 +18,7 @@ from torpor.kit.race import Overtaken, race
 from torpor.kit.shielded import shielded
 from torpor.kit.sockets import connect_to, listen_at
 from torpor.model.template import Fingerprint
-from torpor.vmm.console import Console
+from torpor.vmm.bounded_log import BoundedLog
 from torpor.vmm.driver import Hardware, Place, Saved
 from torpor.vmm.qemu.argv import Accelerator, Descriptors, qemu_argv
 from torpor.vmm.qemu.qmp import Monitor, MonitorLost, MonitorRefused
@@ -58,8 +58,9 @@ async def qemu_version(program: str = PROGRAM) -> str:
 class QemuMachine:
     """A running QEMU. Made by the driver; keeps the machine contract."""
 
-    def __init__(self, place: Place, child: Child, monitor: Monitor, console: Console) -> None:
-        self._place, self._child, self._monitor, self._console = place, child, monitor, console
+    def __init__(self, place: Place, process: _Process, monitor: Monitor) -> None:
+        self._place, self._process, self._monitor = place, process, monitor
+        self._child = process.child
 
     def __repr__(self) -> str:
         state = "runs" if self.alive else f"ended with {self._child.code}"
@@ -75,11 +76,11 @@ class QemuMachine:
 
     @property
     def end(self) -> str:
-        return _how_it_ended(self._place, self._child)
+        return self._process.how_it_ended()
 
     def move(self, place: Place) -> None:
         self._place = place
-        self._console.path = place.console
+        self._process.move(place)
 
     def open_channel(self) -> socket.socket:
         try:
@@ -120,7 +121,7 @@ class QemuMachine:
     async def _end(self) -> None:
         await self._child.kill()
         await self._monitor.close()
-        _tidy(self._place, self._console)
+        self._process.tidy()
 
 
 class QemuDriver:
@@ -148,16 +149,16 @@ class QemuDriver:
         def argv_of(sockets: tuple[int, int, int]) -> list[str]:
             return qemu_argv(self._program, self._accelerator, hardware, memory, Descriptors(*sockets, state))
 
-        child, console = _spawn(place, argv_of, state)
+        process = _spawn(place, argv_of, state)
         try:
-            monitor = await _wait_up(place, child, state)
+            monitor = await _wait_up(place, process.child, state)
         except BaseException as error:
-            await child.kill()
-            _tidy(place, console)
+            await process.child.kill()
+            process.tidy()
             if isinstance(error, MonitorLost | MonitorRefused | OSError):
-                raise failure(f"the machine did not start: {_how_it_ended(place, child)}") from error
+                raise failure(f"the machine did not start: {process.how_it_ended()}") from error
             raise
-        return QemuMachine(place, child, monitor, console)
+        return QemuMachine(place, process, monitor)
 
 
 @contextmanager
@@ -192,9 +193,33 @@ def _monitor_socket(place: Place) -> Path:
     return place.folder / "monitor.sock"
 
 
-def _tidy(place: Place, console: Console) -> None:
-    console.close()
-    _remove_sockets(place)
+class _Process:
+    """A QEMU process with what it leaves in its place: its sockets, and the logs of its guest and of itself."""
+
+    def __init__(self, place: Place, child: Child, console: BoundedLog, log: BoundedLog) -> None:
+        self.child = child
+        self._place, self._console, self._log = place, console, log
+
+    def move(self, place: Place) -> None:
+        """Take note that the place's folder was renamed."""
+        self._place, self._console.path, self._log.path = place, place.console, place.log
+
+    def how_it_ended(self) -> str:
+        """Return one sentence on how the process ended; nothing while it runs."""
+        code, name = self.child.code, self._place.name
+        if code is None:
+            return ""
+        self._log.catch_up()
+        last = _last_line(self._place.log)
+        if code < 0:
+            return f"the VMM of {name} was ended by {signal.Signals(-code).name}{last}"
+        return f"the VMM of {name} ended with code {code}{last}"
+
+    def tidy(self) -> None:
+        """Close the logs and remove the sockets of a process that has ended. Idempotent."""
+        self._console.close()
+        self._log.close()
+        _remove_sockets(self._place)
 
 
 def _remove_sockets(place: Place) -> None:
@@ -202,27 +227,32 @@ def _remove_sockets(place: Place) -> None:
         path.unlink(missing_ok=True)
 
 
-def _spawn(
-    place: Place, argv_of: Callable[[tuple[int, int, int]], list[str]], state: int | None
-) -> tuple[Child, Console]:
+def _spawn(place: Place, argv_of: Callable[[tuple[int, int, int]], list[str]], state: int | None) -> _Process:
     """Start QEMU with its sockets as inherited descriptors, which this process closes again."""
     with ExitStack() as undo, ExitStack() as closing:
         undo.callback(_remove_sockets, place)
-        ours, theirs = socket.socketpair()
-        undo.enter_context(ours)
-        closing.enter_context(theirs)
+        console, console_end = _logged(place.console, undo, closing)
+        log, log_end = _logged(place.log, undo, closing)
         monitor = closing.enter_context(listen_at(_monitor_socket(place)))
         agent = closing.enter_context(listen_at(_agent_socket(place)))
-        sockets = (monitor.fileno(), agent.fileno(), theirs.fileno())
+        sockets = (monitor.fileno(), agent.fileno(), console_end)
         passed = sockets if state is None else (*sockets, state)
-        console = Console(ours, place.console)
-        undo.callback(console.close)
         try:
-            child = Child(argv_of(sockets), pass_fds=passed, output=place.log)
+            child = Child(argv_of(sockets), pass_fds=passed, output=log_end)
         except ProgramMissing as error:
             raise Unsupported(str(error), hint="install the package util-linux") from error
         undo.pop_all()
-        return child, console
+        return _Process(place, child, console, log)
+
+
+def _logged(path: Path, undo: ExitStack, closing: ExitStack) -> tuple[BoundedLog, int]:
+    """Return a log and the descriptor to write it to, which `closing` closes here; `undo` closes the log."""
+    ours, theirs = socket.socketpair()
+    closing.enter_context(theirs)
+    undo.enter_context(ours)
+    log = BoundedLog(ours, path)
+    undo.callback(log.close)
+    return log, theirs.fileno()
 
 
 async def _or_gone(child: Child, work: Coroutine[Any, Any, _T]) -> _T:
@@ -231,15 +261,6 @@ async def _or_gone(child: Child, work: Coroutine[Any, Any, _T]) -> _T:
         return await race(work, child.gone.wait())
     except Overtaken as error:
         raise MonitorLost("QEMU ended") from error
-
-
-def _how_it_ended(place: Place, child: Child) -> str:
-    if child.code is None:
-        return ""
-    last = _last_line(place.log)
-    if child.code < 0:
-        return f"the VMM of {place.name} was ended by {signal.Signals(-child.code).name}{last}"
-    return f"the VMM of {place.name} ended with code {child.code}{last}"
 
 
 def _last_line(log: Path) -> str:
