@@ -256,6 +256,16 @@ async def test_a_line_that_breaks_before_the_machine_is_heard_to_have_ended_is_a
         await ask()
 
 
+async def test_a_line_that_broke_off_is_made_anew_while_the_machine_lives(rig: HostRig) -> None:
+    sandbox = new_sandbox_id()
+    incarnation = await create(rig.host, sandbox, BASE, {})
+    await incarnation.guest.aclose()
+    async with guest_of(rig.host, sandbox) as guest:
+        await guest.ping()
+    await delete(rig.host, sandbox)
+    assert rig.left == []
+
+
 async def test_a_guest_that_does_not_come_up_is_booted_once_more(tmp_path: Path) -> None:
     rig = new_rig(tmp_path)
     rig.driver.failures.append(BootFailed("it hangs"))

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 
-from torpor.errors import NotFound, SandboxLost
+from torpor.errors import NotFound, RestoreFailed, SandboxLost, Unavailable
 from torpor.guest.client import Guest
 from torpor.kit.locks import KeyedLocks
+from torpor.kit.owning import own
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
 from torpor.model.template import Template
 from torpor.vmm.driver import Machine, Place
 
+# Connects to the guest agent at the other end of a machine's channel; raises RestoreFailed if it does not answer.
+ConnectGuest = Callable[[socket.socket], Awaitable[Guest]]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Incarnation:
-    """One run of a sandbox, from restore to close. `boot_ms`: from the order to the guest's acknowledgement."""
+    """One run of a sandbox, from restore to close. `boot_ms`: from the order to the guest's acknowledgement.
+
+    `guest` is the line to the guest as it was last made; see `reach`.
+    """
 
     id: SandboxId
     template: Template
@@ -27,6 +36,20 @@ class Incarnation:
     env: Mapping[str, str] = field(repr=False)  # users put secrets there
     boot_ms: int
     owned: AsyncExitStack = field(repr=False)
+    _reaching: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    async def reach(self, connect: ConnectGuest) -> Guest:
+        """Return the line to the guest, made anew if it broke off while the machine lives.
+
+        A line breaks when the guest says what no agent says. Raises Unavailable if the guest does not answer.
+        """
+        async with self._reaching:
+            if self.guest.closed.is_set() and self.machine.alive:
+                try:
+                    self.guest = await own(self.owned, connect(self.machine.open_channel()))
+                except RestoreFailed as error:
+                    raise Unavailable(f"the guest of the sandbox {self.id} does not answer") from error
+            return self.guest
 
     async def aclose(self) -> None:
         """End the machine and remove what it wrote. Idempotent, and not cut short by cancellation."""

@@ -24,11 +24,12 @@ async def guest_of(host: Host, sandbox: SandboxId) -> AsyncIterator[Guest]:
     Raises NotFound if it does not live here, and SandboxLost if its machine has died, before or meanwhile.
     """
     incarnation = host.live.get(sandbox)
+    guest = await incarnation.reach(host.connect_guest)
     try:
-        yield incarnation.guest
+        yield guest
     except OutcomeUnknown as error:
         # The line broke off. If that is because the machine is no more, say so; its end is heard of a little later.
-        if incarnation.guest.closed.is_set():
+        if guest.closed.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await incarnation.machine.wait_gone()

@@ -19,6 +19,7 @@ from torpor.model.template import Template
 from torpor.storage.disks import make_overlay
 from torpor.storage.images import Images
 from torpor.storage.templates import DISK, MEMORY, STATE, write_manifest
+from torpor.vmm.bounded_log import read_log
 from torpor.vmm.driver import Driver, Place
 from torpor.wire.frames import Kind
 from torpor.wire.host import ExecOrder, ExecOutcome
@@ -83,7 +84,7 @@ def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
         with log.open("ab") as file:
             for path in (place.log, place.console):
                 if path.exists():
-                    file.write(f"\n--- {path.name}\n".encode() + path.read_bytes())
+                    file.write(f"\n--- {path.name}\n".encode() + read_log(path))
         remove_tree(place.folder)
 
 
