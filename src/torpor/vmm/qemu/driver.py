@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 PROGRAM = "qemu-system-x86_64"
 # What QEMU says at every load of a state that was saved without RAM; it is no reason for anything.
-_NO_NEWS = "Expected vmdescription section"
+_NO_NEWS = ("Expected vmdescription section", "migration to a file is deprecated")
 OLDEST_VERSION = (8, 2)
 # Generous: a loaded host under emulation. What takes longer is not slow but stuck.
 _START_TIMEOUT_S = 30.0
@@ -270,5 +270,5 @@ def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    said = [line for line in lines if _NO_NEWS not in line]
+    said = [line for line in lines if not any(words in line for words in _NO_NEWS)]
     return f": {said[-1]}" if said else ""
