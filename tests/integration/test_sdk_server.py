@@ -132,6 +132,18 @@ def test_files_and_folders(sandbox: Sandbox) -> None:
         files.read("/work/sub/b")
 
 
+def test_names_that_are_no_text_go_up_and_come_back_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
+    names = {b"caf\xc3\xa9", b"caf\xe9", b"\xff\xfe"}
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.mkdir()
+    for name in names:
+        with open(os.fsencode(there) + b"/" + name, "wb") as file:
+            file.write(name)
+    assert sandbox.files.upload(there, "/work/names").files == len(names)
+    assert sandbox.files.download("/work/names", back).files == len(names)
+    assert set(os.listdir(os.fsencode(back))) == names
+
+
 def test_a_folder_goes_up_and_comes_back_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
     there = tmp_path / "there"
     (there / "deep" / "er").mkdir(parents=True)

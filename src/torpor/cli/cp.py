@@ -13,6 +13,7 @@ import typer
 from torpor.cli import output
 from torpor.cli.options import Json
 from torpor.errors import InvalidRequest, NotFound
+from torpor.wire.names import local_name, wire_name
 
 if TYPE_CHECKING:
     from torpor.sdk import Sandbox, Transferred
@@ -74,7 +75,7 @@ def _place(text: str) -> _Place:
     if colon and sandbox and "/" not in sandbox:
         if not path.startswith("/"):
             raise InvalidRequest(f"{text!r} has to name an absolute path", hint=f"write {sandbox}:/{path}")
-        return _Place(path, sandbox)
+        return _Place(wire_name(path), sandbox)
     return _Place(text)
 
 
@@ -85,7 +86,7 @@ def _upload(sandbox: Sandbox, here: _Place, there: _Place) -> Transferred:
     local = Path(here.path)
     if not local.exists():
         raise InvalidRequest(f"there is no {here.path} here")
-    return files.upload(local, _inside(sandbox, there.path, local.absolute().name))
+    return files.upload(local, _inside(sandbox, there.path, wire_name(local.absolute().name)))
 
 
 def _download(sandbox: Sandbox, there: _Place, here: _Place) -> Transferred:
@@ -93,7 +94,7 @@ def _download(sandbox: Sandbox, there: _Place, here: _Place) -> Transferred:
     if here.path == STREAM:
         return files.download(there.path, sys.stdout.buffer)
     local = Path(here.path)
-    name = Path(there.path).name
+    name = local_name(Path(there.path).name)
     if (local.is_dir() or here.path.endswith("/")) and name:
         local /= name
         local.parent.mkdir(parents=True, exist_ok=True)

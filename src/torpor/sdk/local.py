@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torpor.errors import InvalidRequest
+from torpor.wire.names import local_name, wire_name
 from torpor.wire.public import FileEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing of a folder that is sent. `name` is its path below the folder, with slashes."""
+    """One thing of a folder that is sent. `name` is its path below the folder, with slashes, as the wire has it."""
 
     name: str
     path: Path
@@ -44,7 +45,7 @@ def folder_items(root: Path) -> Iterator[Item]:
         folders.sort()
         for name in [*folders, *sorted(files)]:
             path = Path(parent, name)
-            yield _item(path, path.relative_to(root).as_posix())
+            yield _item(path, wire_name(path.relative_to(root).as_posix()))
 
 
 def _raise(error: OSError) -> None:
@@ -82,7 +83,7 @@ class Target:
         parts = name.split("/")
         if not entry.path.startswith(self._prefix) or "\0" in name or any(part in ("", ".", "..") for part in parts):
             raise InvalidRequest(f"the sandbox names a file {entry.path!r}, which is not inside {self._prefix}")
-        path = self._local.joinpath(*parts)
+        path = self._local.joinpath(*map(local_name, parts))
         # A link that stood here before must not lead a write elsewhere.
         if not path.parent.resolve().is_relative_to(self._local.resolve()):
             raise InvalidRequest(f"{path.parent} is a link that leads out of {self._local}")
