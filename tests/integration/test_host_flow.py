@@ -172,6 +172,32 @@ async def test_the_second_create_takes_the_machine_that_was_prepared_ahead(tmp_p
     assert rig.left == []
 
 
+async def test_a_spare_that_is_still_being_prepared_is_waited_for_by_one_create(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_s=60)
+    await rig.bake()
+    ids = [new_sandbox_id() for _ in range(3)]
+    await create(rig.host, ids[0], BASE, {})  # a spare is begun
+    await asyncio.gather(*(create(rig.host, sandbox, BASE, {}) for sandbox in ids[1:]))
+    await rig.host.spares.aclose()
+    assert len(rig.driver.running) == 3
+    for sandbox in ids:
+        await delete(rig.host, sandbox)
+    assert rig.left == []
+
+
+async def test_a_create_cancelled_while_it_waits_for_the_spare_leaves_no_machine(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_s=60)
+    await rig.bake()
+    first = new_sandbox_id()
+    await create(rig.host, first, BASE, {})
+    creating = asyncio.ensure_future(create(rig.host, new_sandbox_id(), BASE, {}))
+    await asyncio.sleep(0)
+    creating.cancel()
+    await asyncio.gather(creating, return_exceptions=True)
+    await delete(rig.host, first)
+    assert rig.left == []
+
+
 async def test_a_spare_that_died_or_is_of_an_older_bake_is_not_used(tmp_path: Path) -> None:
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()

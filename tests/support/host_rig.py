@@ -84,7 +84,7 @@ class HostRig:
         """Boot, freeze and publish the template `base`."""
         with self.host.templates.publish(BASE) as draft:
             log = self.layout.logs / "bake.log"
-            return await boot_and_freeze(self.driver, self.images, self.describe(digest), draft, log)
+            return await boot_and_freeze(self.driver, self.images, self.describe(digest), draft, log, settle_s=0)
 
     @property
     def left(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 
@@ -37,8 +38,8 @@ class Spares:
 
         It is the spare if that is of this very bake and lives, else a new one. Raises what preparing raises.
         """
-        spare = self._spares.get(template.name)
-        ready = spare.give() if spare is not None else None
+        spare = self._spares.pop(template.name, None)
+        ready = await spare.obtain() if spare is not None else None
         if ready is not None:
             if ready.template.digest == template.digest and ready.machine.alive:
                 return ready
@@ -72,12 +73,23 @@ class _Spare:
 
     def __init__(self, template: Template, prepare: Prepare, keep_s: float) -> None:
         self.settled = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._wanted, self._taken = asyncio.Event(), asyncio.Event()
         self._ready: Prepared | None = None
         self.task = asyncio.create_task(self._run(template, prepare, keep_s))
 
-    def give(self) -> Prepared | None:
-        """Hand the machine over, if it is ready."""
+    async def obtain(self) -> Prepared | None:
+        """Hand the machine over, which is being prepared if it is not ready; None if there will be none.
+
+        Ends the spare.
+        """
+        self._wanted.set()
+        try:
+            await self.settled.wait()
+            return self._give()
+        finally:
+            await self.aclose()
+
+    def _give(self) -> Prepared | None:
         ready, self._ready = self._ready, None
         if ready is not None:
             self._taken.set()
@@ -85,22 +97,28 @@ class _Spare:
 
     async def _run(self, template: Template, prepare: Prepare, keep_s: float) -> None:
         try:
-            await asyncio.sleep(_AFTER_S)
+            await _wait_at_most(self._wanted, _AFTER_S)
             self._ready = await prepare(template)
             self.settled.set()
-            async with asyncio.timeout(keep_s):
-                await self._taken.wait()
-        except TimeoutError:
-            _log.info("a spare was ended, nobody took it", template=template.name)
+            if not await _wait_at_most(self._taken, keep_s):
+                _log.info("a spare was ended, nobody took it", template=template.name)
         except TorporError as error:
             _log.warning("no spare was prepared", template=template.name, error=error.message)
         finally:
             self.settled.set()
             # Taken first: nobody may be given a machine that is being ended.
-            if (unused := self.give()) is not None:
+            if (unused := self._give()) is not None:
                 await unused.aclose()
 
     async def aclose(self) -> None:
         """End it, whether it is ready or not."""
         self.task.cancel()
         await wait_ended(self.task)
+
+
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, but not longer than that; return whether it came."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -8,7 +8,7 @@ from datetime import datetime
 from torpor.model.ids import TemplateName
 
 # The parts of a template's meaning that live in code: raise it when a bake of equal inputs would come out different.
-BAKE_FORMAT = 1
+BAKE_FORMAT = 2
 MANIFEST_FORMAT = 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ from torpor.wire.host import ExecOrder, ExecOutcome
 _BOOT_PATIENCE_S = 60.0
 _ATTEMPTS = 2
 _QUIESCE_S = 10.0
+# The guest's kernel cleans up after commands some time later and says nothing of it (control groups, writeback); what is
+# left of that when it is frozen would be done again by every sandbox, before its first answer.
+SETTLE_S = 2.0
 
 _NOBODY = Identity(SandboxId("sbx-0000000000000000"))
 _FIRST_COMMANDS = (
@@ -39,21 +43,27 @@ _FIRST_COMMANDS = (
 )
 
 
-async def boot_and_freeze(driver: Driver, images: Images, template: Template, draft: Path, log: Path) -> Template:
+async def boot_and_freeze(
+    driver: Driver, images: Images, template: Template, draft: Path, log: Path, *, settle_s: float = SETTLE_S
+) -> Template:
     """Fill a draft folder with the snapshot of a template that is described but not baked yet; return it completed.
+
+    `settle_s`: how long the guest is left alone before it is frozen, in seconds.
 
     Raises BootFailed; what the machine and its guest said is in the log then, as it is after success.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return await _attempt(driver, images, template, draft, log)
+            return await _attempt(driver, images, template, draft, log, settle_s)
         except (BootFailed, RestoreFailed) as error:
             if attempt == _ATTEMPTS:
                 raise BootFailed(f"the guest did not come up: {error.message}", hint=f"see {log}") from error
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _attempt(driver: Driver, images: Images, template: Template, draft: Path, log: Path) -> Template:
+async def _attempt(
+    driver: Driver, images: Images, template: Template, draft: Path, log: Path, settle_s: float
+) -> Template:
     started = time.monotonic()
     async with AsyncExitStack() as undo:
         place = undo.enter_context(_place(f"bake-{template.name}", draft, log))
@@ -63,6 +73,7 @@ async def _attempt(driver: Driver, images: Images, template: Template, draft: Pa
         async with await connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S) as guest:
             cold_boot_ms = round((time.monotonic() - started) * 1000)
             await _rehearse(guest)
+            await asyncio.sleep(settle_s)
         guest = await own(undo, connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S))
         await guest.quiesce(timeout_s=_QUIESCE_S)
         await machine.pause()
