@@ -21,7 +21,7 @@ from torpor.model.template import Template
 _log = structlog.get_logger(__name__)
 
 # A create is answered before the spare for the next one takes its share of the processors.
-_AFTER_S = 0.1
+_AFTER_S = 0.03
 
 Prepare = Callable[[Template], Awaitable[Prepared]]
 

@@ -29,7 +29,8 @@ from torpor.wire.host import ExecOrder, ExecOutcome
 _BOOT_PATIENCE_S = 60.0
 _ATTEMPTS = 2
 _QUIESCE_S = 10.0
-# The guest's kernel cleans up after commands some time later and says nothing of it (control groups, writeback); what is
+# The guest's kernel cleans up after commands some time later and says nothing of it (control groups, writeback); what
+# is
 # left of that when it is frozen would be done again by every sandbox, before its first answer.
 SETTLE_S = 2.0
 
