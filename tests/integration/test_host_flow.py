@@ -31,6 +31,7 @@ from torpor.host.lock import locked
 from torpor.host.main import host_agent
 from torpor.host.recover import machines_of, recover
 from torpor.kit.files import DRAFT_PREFIX
+from torpor.model.identity import NOBODY
 from torpor.model.ids import TemplateName, new_sandbox_id
 from torpor.model.template import Fingerprint
 from torpor.storage.layout import Layout
@@ -194,6 +195,37 @@ async def test_a_create_cancelled_while_it_waits_for_the_spare_leaves_no_machine
     await asyncio.sleep(0)
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
+    await delete(rig.host, first)
+    assert rig.left == []
+
+
+async def test_a_spare_was_nobody_and_stood_still_before_it_is_somebody(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_s=60)
+    await rig.bake()
+    guest = FakeGuest()
+    rig.guests += [FakeGuest(), guest]
+    first, second = new_sandbox_id(), new_sandbox_id()
+    await create(rig.host, first, BASE, {})
+    await rig.host.spares.wait_settled()
+    assert rig.driver.machines[-1].paused
+    await create(rig.host, second, BASE, {})
+    assert [identity["sandbox_id"] for identity in guest.identities] == [NOBODY.sandbox_id, second]
+    assert len({identity["entropy"] for identity in guest.identities}) == 2
+    assert not rig.driver.running[-1].paused
+    for sandbox in (first, second):
+        await delete(rig.host, sandbox)
+    await rig.host.spares.aclose()
+    assert rig.left == []
+
+
+async def test_a_spare_whose_guest_does_not_take_a_name_is_not_kept(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_s=60)
+    await rig.bake()
+    rig.guests += [FakeGuest(), FakeGuest(refuse_adopt="the clock cannot be set")]
+    first = new_sandbox_id()
+    await create(rig.host, first, BASE, {})
+    await rig.host.spares.wait_settled()
+    assert len(rig.driver.running) == 1
     await delete(rig.host, first)
     assert rig.left == []
 

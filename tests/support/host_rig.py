@@ -52,12 +52,13 @@ class HostRig:
             return self.driver
 
         self.images, templates = Images(self.layout), Templates(self.layout)
-        preparer = Preparer(self.layout, self.images, templates, choose)
+        connect_guest = partial(connect, timeout_s=0.5)
+        preparer = Preparer(self.layout, self.images, templates, choose, connect_guest)
         self.host = Host(
             layout=self.layout,
             templates=templates,
-            spares=Spares(preparer.prepare, keep_s=self.keep_s),
-            connect_guest=partial(connect, timeout_s=0.5),
+            spares=Spares(preparer, keep_s=self.keep_s),
+            connect_guest=connect_guest,
             live=Live(),
         )
 

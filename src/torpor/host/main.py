@@ -49,12 +49,13 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
 
 def _put_together(config: HostConfig, layout: Layout, choose: ChooseDriver) -> Host:
     templates = Templates(layout)
-    preparer = Preparer(layout, Images(layout), templates, choose)
+    connect_guest = partial(connect, timeout_s=config.guest_timeout_s)
+    preparer = Preparer(layout, Images(layout), templates, choose, connect_guest)
     return Host(
         layout=layout,
         templates=templates,
-        spares=Spares(preparer.prepare, keep_s=config.spare_s),
-        connect_guest=partial(connect, timeout_s=config.guest_timeout_s),
+        spares=Spares(preparer, keep_s=config.spare_s),
+        connect_guest=connect_guest,
         live=Live(),
     )
 

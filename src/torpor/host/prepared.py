@@ -1,4 +1,4 @@
-"""A machine that is loaded and stands still, waiting for a name: everything of a restore that needs no identity."""
+"""A machine that waits for a name: everything of a restore that needs no identity."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import dataclasses
 import errno
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 
 from torpor.errors import OutOfSpace, RestoreFailed, Unsupported
+from torpor.guest.client import Guest
 from torpor.host.choice import ChooseDriver
 from torpor.host.hardware import hardware_of
+from torpor.host.live import ConnectGuest
 from torpor.kit.files import clone, remove_tree
+from torpor.kit.owning import own
 from torpor.kit.shielded import shielded
+from torpor.model.identity import NOBODY
 from torpor.model.template import Fingerprint, Template
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
@@ -21,11 +25,14 @@ from torpor.storage.templates import DISK, MEMORY, STATE, Templates
 from torpor.vmm.driver import Driver, Machine, Place, Saved
 
 
+@dataclass
 class Prepared:
-    """A template's snapshot, loaded into a machine with a disk of its own in a place of its own."""
+    """A template's snapshot, come to life in a place of its own, with a guest that answers and has no name yet."""
 
-    def __init__(self, template: Template, place: Place, machine: Machine) -> None:
-        self.template, self.place, self.machine = template, place, machine
+    template: Template
+    place: Place
+    machine: Machine
+    guest: Guest
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises RestoreFailed if it cannot be taken."""
@@ -34,15 +41,23 @@ class Prepared:
         self.place = place
         self.machine.move(place)
 
+    async def stand_by(self) -> None:
+        """Have the guest do once what it does when it is named, which is faster the second time, and stand still.
+
+        Raises RestoreFailed, or SandboxLost if the machine has died.
+        """
+        await self.guest.adopt(NOBODY)
+        await self.machine.pause()
+
     async def aclose(self) -> None:
         """End the machine and remove its place. Idempotent, and not cut short by cancellation."""
         await shielded(self._end())
 
     async def _end(self) -> None:
-        try:
-            await self.machine.aclose()
-        finally:
-            remove_tree(self.place.folder)
+        async with AsyncExitStack() as undo:
+            undo.callback(remove_tree, self.place.folder)
+            undo.push_async_callback(self.machine.aclose)
+            undo.push_async_callback(self.guest.aclose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +68,20 @@ class Preparer:
     images: Images
     templates: Templates
     vmm: ChooseDriver
+    connect_guest: ConnectGuest
+
+    async def prepare_ahead(self, template: Template) -> Prepared:
+        """Prepare a machine for later, which stands still. Raises as `prepare` does, and SandboxLost."""
+        prepared = await self.prepare(template)
+        try:
+            await prepared.stand_by()
+        except BaseException:
+            await prepared.aclose()
+            raise
+        return prepared
 
     async def prepare(self, template: Template) -> Prepared:
-        """Load a template's snapshot in a new place. If any step fails, nothing is left.
+        """Bring a template's snapshot to life in a new place. If any step fails, what was opened is closed, last first.
 
         Raises Unsupported where the snapshot was made by another VMM, version, accelerator or CPU model; OutOfSpace
         where the host's disk is full; RestoreFailed.
@@ -64,13 +90,15 @@ class Preparer:
         check_fingerprint(template, vmm.fingerprint)
         name = f"spare-{secrets.token_hex(8)}"
         place = Place(name, self.layout.sandboxes / name)
-        try:
+        async with AsyncExitStack() as undo:
             with _translated():
                 place.folder.mkdir(mode=0o700)
-                return Prepared(template, place, await self._load(vmm, template, place))
-        except BaseException:
-            remove_tree(place.folder)
-            raise
+                undo.callback(remove_tree, place.folder)
+                machine = await own(undo, self._load(vmm, template, place))
+            await machine.resume()
+            guest = await own(undo, self.connect_guest(machine.open_channel()))
+            undo.pop_all()
+            return Prepared(template, place, machine, guest)
 
     async def _load(self, vmm: Driver, template: Template, place: Place) -> Machine:
         snapshot, overlay = self.templates.path(template.name), place.folder / DISK

@@ -1,19 +1,20 @@
 """Spare machines: what a restore needs before it knows for whom, prepared before anybody asks.
 
-A good part of a restore is the start of a VMM process. After each create the template gets a spare, a loaded machine
-that stands still, so it costs no CPU and little memory, and the next create takes it. One that nobody takes is ended.
+Most of a restore's time is the start of a VMM process and, under emulation, the translation of the code that a guest
+runs for the first time. So after each create the template gets a spare: a machine whose guest has been named once,
+for practice, and stands still, which costs no CPU and little memory. The next create takes it. One that nobody takes
+is ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import structlog
 
 from torpor.errors import TorporError
-from torpor.host.prepared import Prepared
+from torpor.host.prepared import Prepared, Preparer
 from torpor.kit.shielded import wait_ended
 from torpor.model.ids import TemplateName
 from torpor.model.template import Template
@@ -23,14 +24,12 @@ _log = structlog.get_logger(__name__)
 # A create is answered before the spare for the next one takes its share of the processors.
 _AFTER_S = 0.03
 
-Prepare = Callable[[Template], Awaitable[Prepared]]
-
 
 class Spares:
     """At most one spare for each template, kept for `keep_s` seconds; none at all if that is 0."""
 
-    def __init__(self, prepare: Prepare, *, keep_s: float) -> None:
-        self._prepare, self._keep_s = prepare, keep_s
+    def __init__(self, preparer: Preparer, *, keep_s: float) -> None:
+        self._preparer, self._keep_s = preparer, keep_s
         self._spares: dict[TemplateName, _Spare] = {}
 
     async def take(self, template: Template) -> Prepared:
@@ -44,13 +43,13 @@ class Spares:
             if ready.template.digest == template.digest and ready.machine.alive:
                 return ready
             await ready.aclose()
-        return await self._prepare(template)
+        return await self._preparer.prepare(template)
 
     def refill(self, template: Template) -> None:
         """Begin to prepare a spare unless there is one. If that fails, the next create says why."""
         there = self._spares.get(template.name)
         if self._keep_s > 0 and (there is None or there.task.done()):
-            self._spares[template.name] = _Spare(template, self._prepare, self._keep_s)
+            self._spares[template.name] = _Spare(template, self._preparer, self._keep_s)
 
     async def wait_settled(self) -> None:
         """Return when no spare is being prepared."""
@@ -71,11 +70,11 @@ class Spares:
 class _Spare:
     """One spare and the task that prepares it, waits until it is taken, and ends it if it is not."""
 
-    def __init__(self, template: Template, prepare: Prepare, keep_s: float) -> None:
+    def __init__(self, template: Template, preparer: Preparer, keep_s: float) -> None:
         self.settled = asyncio.Event()
         self._wanted, self._taken = asyncio.Event(), asyncio.Event()
         self._ready: Prepared | None = None
-        self.task = asyncio.create_task(self._run(template, prepare, keep_s))
+        self.task = asyncio.create_task(self._run(template, preparer, keep_s))
 
     async def obtain(self) -> Prepared | None:
         """Hand the machine over, which is being prepared if it is not ready; None if there will be none.
@@ -95,10 +94,10 @@ class _Spare:
             self._taken.set()
         return ready
 
-    async def _run(self, template: Template, prepare: Prepare, keep_s: float) -> None:
+    async def _run(self, template: Template, preparer: Preparer, keep_s: float) -> None:
         try:
             await _wait_at_most(self._wanted, _AFTER_S)
-            self._ready = await prepare(template)
+            self._ready = await preparer.prepare_ahead(template)
             self.settled.set()
             if not await _wait_at_most(self._taken, keep_s):
                 _log.info("a spare was ended, nobody took it", template=template.name)

@@ -20,3 +20,7 @@ class Identity:
     def hostname(self) -> str:
         """The guest's host name: the sandbox's id."""
         return self.sandbox_id
+
+
+# What a guest is called while nobody has it yet.
+NOBODY = Identity(SandboxId("sbx-0000000000000000"))

@@ -14,8 +14,7 @@ from torpor.guest.client import Guest, connect
 from torpor.host.hardware import hardware_of
 from torpor.kit.files import remove_tree, sha256_of
 from torpor.kit.owning import own
-from torpor.model.identity import Identity
-from torpor.model.ids import SandboxId
+from torpor.model.identity import NOBODY
 from torpor.model.template import Template
 from torpor.storage.disks import make_overlay
 from torpor.storage.images import Images
@@ -34,7 +33,6 @@ _QUIESCE_S = 10.0
 # left of that when it is frozen would be done again by every sandbox, before its first answer.
 SETTLE_S = 2.0
 
-_NOBODY = Identity(SandboxId("sbx-0000000000000000"))
 _FIRST_COMMANDS = (
     ["true"],
     ["/bin/sh", "-c", "true"],
@@ -102,7 +100,7 @@ def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
 
 async def _rehearse(guest: Guest) -> None:
     """Do once what every sandbox begins with, so that nothing of it has to be read from a disk then."""
-    await guest.adopt(_NOBODY)
+    await guest.adopt(NOBODY)
     for argv in _FIRST_COMMANDS:
         async with guest.exec(ExecOrder(argv=argv, timeout_s=60)) as frames:
             async for frame in frames:

@@ -19,12 +19,11 @@ async def restore(host: Host, template: Template, identity: Identity, env: Mappi
     started = time.monotonic()
     place = Place(identity.sandbox_id, host.layout.sandboxes / identity.sandbox_id)
     async with AsyncExitStack() as undo:
-        prepared = await own(undo, host.spares.take(template))  # loaded and standing still, with a disk of its own
+        prepared = await own(undo, host.spares.take(template))  # a guest that answers and has no name yet
         prepared.settle(place)
         await prepared.machine.resume()
-        guest = await own(undo, host.connect_guest(prepared.machine.open_channel()))
-        await guest.adopt(identity)  # clock, entropy, hostname; acknowledged, else the restore fails
+        await prepared.guest.adopt(identity)  # clock, entropy, hostname; acknowledged, else the restore fails
         boot_ms = round((time.monotonic() - started) * 1000)
         return Incarnation(
-            identity.sandbox_id, template, place, prepared.machine, guest, dict(env), boot_ms, undo.pop_all()
+            identity.sandbox_id, template, place, prepared.machine, prepared.guest, dict(env), boot_ms, undo.pop_all()
         )
