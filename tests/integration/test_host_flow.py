@@ -37,6 +37,7 @@ from torpor.model.template import Fingerprint
 from torpor.storage.layout import Layout
 from torpor.storage.templates import DISK, MEMORY, STATE
 from torpor.testing.fake_guest import FakeGuest
+from torpor.vmm.driver import Place
 
 
 @pytest.fixture
@@ -215,6 +216,20 @@ async def test_a_spare_was_nobody_and_stood_still_before_it_is_somebody(tmp_path
     for sandbox in (first, second):
         await delete(rig.host, sandbox)
     await rig.host.spares.aclose()
+    assert rig.left == []
+
+
+async def test_a_spare_that_is_not_wanted_at_once_runs_a_command_for_practice(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, keep_s=60)
+    await rig.bake()
+    preparer = rig.preparer
+    prepared = await preparer.prepare_ahead(rig.host.templates.open(BASE))
+    await prepared.practise()
+    assert rig.driver.machines[-1].paused
+    prepared.settle(Place("after", rig.layout.sandboxes / "after"))
+    await prepared.machine.resume()
+    await prepared.guest.ping()
+    await prepared.aclose()
     assert rig.left == []
 
 

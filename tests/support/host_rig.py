@@ -43,6 +43,7 @@ class HostRig:
     driver: FakeDriver = field(init=False)
     host: Host = field(init=False)
     images: Images = field(init=False)
+    preparer: Preparer = field(init=False)
 
     def __post_init__(self) -> None:
         self.layout.make()
@@ -53,11 +54,11 @@ class HostRig:
 
         self.images, templates = Images(self.layout), Templates(self.layout)
         connect_guest = partial(connect, timeout_s=0.5)
-        preparer = Preparer(self.layout, self.images, templates, choose, connect_guest)
+        self.preparer = Preparer(self.layout, self.images, templates, choose, connect_guest)
         self.host = Host(
             layout=self.layout,
             templates=templates,
-            spares=Spares(preparer, keep_s=self.keep_s),
+            spares=Spares(self.preparer, keep_s=self.keep_s),
             connect_guest=connect_guest,
             live=Live(),
         )

@@ -23,6 +23,8 @@ _log = structlog.get_logger(__name__)
 
 # A create is answered before the spare for the next one takes its share of the processors.
 _AFTER_S = 0.03
+# A spare that is not wanted at once has the time to run a command for practice, about a quarter of a second.
+_PRACTISE_AFTER_S = 0.5
 
 
 class Spares:
@@ -99,6 +101,8 @@ class _Spare:
             await _wait_at_most(self._wanted, _AFTER_S)
             self._ready = await preparer.prepare_ahead(template)
             self.settled.set()
+            if not await _wait_at_most(self._taken, _PRACTISE_AFTER_S):
+                await self._practise()
             if not await _wait_at_most(self._taken, keep_s):
                 _log.info("a spare was ended, nobody took it", template=template.name)
         except TorporError as error:
@@ -108,6 +112,20 @@ class _Spare:
             # Taken first: nobody may be given a machine that is being ended.
             if (unused := self._give()) is not None:
                 await unused.aclose()
+
+    async def _practise(self) -> None:
+        """Have the machine run a command for practice; a create that comes meanwhile waits for the end of it."""
+        ready, self._ready = self._ready, None
+        if ready is None:
+            return
+        self.settled.clear()
+        try:
+            await ready.practise()
+        except BaseException:
+            await ready.aclose()
+            raise
+        self._ready = ready
+        self.settled.set()
 
     async def aclose(self) -> None:
         """End it, whether it is ready or not."""
