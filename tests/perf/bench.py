@@ -140,7 +140,7 @@ def transfers(server: RunningServer, sandbox: Sandbox, megabytes: int) -> dict[s
     """Send a file up and back; return MB/s each way and by how much each process grew."""
     machines = machines_of(Layout(server.home.resolve()))
     (vmm,) = (pid for pid in machines if any(f"/{sandbox.id}/" in path for path in open_files(pid)))
-    pids = {"client": os.getpid(), "server": server.process.pid}
+    pids = {"client": os.getpid(), "server": server.process.pid, "vmm": vmm}
     figures: dict[str, object] = {"megabytes": megabytes, "vmm_mib_before": round(resident_mib(vmm), 1)}
     with tempfile.TemporaryDirectory() as folder:
         there, back = Path(folder) / "there", Path(folder) / "back"
