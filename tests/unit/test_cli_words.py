@@ -184,6 +184,12 @@ def test_sizes_are_worded_in_their_largest_unit(count: int, words: str) -> None:
     assert output.size(count) == words
 
 
+def test_no_line_of_a_table_ends_in_blanks_where_no_person_looks(capsys: Captured) -> None:
+    output.table(("id", "finding"), [("a", "short"), ("b", "rather a long finding")], empty="none")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in lines] == lines
+
+
 def test_a_table_is_never_folded_where_no_person_looks(capsys: Captured) -> None:
     output.table(("id", "metadata"), [("sbx-1", "long " * 100)], empty="none")
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ID", "sbx-1"]

@@ -82,7 +82,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) 
         drawn.add_column(column.upper(), no_wrap=place == 0, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
-    _console(sys.stdout).print(drawn)
+    console = _console(sys.stdout)
+    with console.capture() as held:
+        console.print(drawn)
+    # The last column is filled up to its width, which nobody sees but who pipes it on.
+    say("\n".join(line.rstrip() for line in held.get().splitlines()))
 
 
 def fields(pairs: Mapping[str, str]) -> None:
