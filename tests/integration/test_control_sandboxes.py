@@ -103,7 +103,7 @@ async def test_a_bad_wish_is_one_sentence_and_leaves_nothing(
 
 async def test_an_unknown_template_comes_with_the_command_that_makes_it(rig: Rig) -> None:
     answer = await rig.http.post("/v1/sandboxes", json={"template": "nope"})
-    assert answer.json()["hint"] == "torpor template build nope"
+    assert answer.json()["hint"] == "name one of them, or run `torpor template build nope`"
 
 
 @pytest.mark.parametrize(

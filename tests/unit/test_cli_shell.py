@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torpor.cli.shell import _STEP
+from torpor.cli.shell import _STEP, _exit_code
 
 
 @pytest.fixture
@@ -15,9 +15,22 @@ def memory(tmp_path: Path) -> str:
     return str(tmp_path / "memory")
 
 
-def step(memory: str, line: str) -> tuple[int, str]:
-    ran = subprocess.run(["/bin/sh", "-c", _STEP, "sh", memory, line], capture_output=True, text=True, check=False)
+def step(memory: str, line: str, last: int = 0) -> tuple[int, str]:
+    argv = ["/bin/sh", "-c", _STEP, "sh", memory, line, str(last)]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
     return ran.returncode, ran.stdout
+
+
+def test_the_code_of_the_line_before_is_known(memory: str) -> None:
+    assert step(memory, "echo $?", last=3) == (0, "3\n")
+    assert step(memory, "true", last=3) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("exit", 7), (" exit 3 ", 3), ("exit 256", 0), ("exit now", None), ("exits", None), ("", None)]
+)
+def test_exit_ends_the_shell_with_its_code_or_the_last_line_s(line: str, code: int | None) -> None:
+    assert _exit_code(line, last=7) == code
 
 
 def test_folder_and_exported_variables_are_kept(memory: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from torpor.cli import output, record
 from torpor.cli.app import run
 from torpor.cli.cp import _place, _sides
+from torpor.cli.exec import command_apart
 from torpor.cli.options import named_values, seconds
 from torpor.cli.serve import bound, listening_address
 from torpor.errors import Forbidden, InvalidRequest, NotFound
@@ -108,7 +109,7 @@ def test_without_a_server_every_command_says_how_to_start_one(argv: list[str], c
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: no Torpor server runs here")
-    assert err.endswith("start it with `torpor serve`\n")
+    assert err.endswith("start it with `torpor up`\n")
 
 
 def test_every_command_teaches_with_an_example(capsys: Captured) -> None:
@@ -182,6 +183,21 @@ def test_spans_are_worded_in_their_largest_unit(length: float, words: str) -> No
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])
 def test_sizes_are_worded_in_their_largest_unit(count: int, words: str) -> None:
     assert output.size(count) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "apart"),
+    [
+        ("ID sort -n f", "ID -- sort -n f"),
+        ("ID -- sort -n f", "ID -- sort -n f"),
+        ("--timeout 5 ID -e A=1 git --version", "--timeout 5 ID -e A=1 -- git --version"),
+        ("-n ID --cwd=/work ls -l", "-n ID --cwd=/work -- ls -l"),
+        ("ID", "ID"),
+        ("--help", "--help"),
+    ],
+)
+def test_options_of_the_command_are_not_taken_for_ours(words: str, apart: str) -> None:
+    assert command_apart(words.split()) == apart.split()
 
 
 def test_no_line_of_a_table_ends_in_blanks_where_no_person_looks(capsys: Captured) -> None:

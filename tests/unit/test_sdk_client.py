@@ -124,7 +124,7 @@ def test_nobody_listening_says_how_to_start_a_server() -> None:
     with script.client() as client, pytest.raises(HostUnreachable) as caught:
         Sandbox.list(client=client)
     assert "no Torpor server answers at http://127.0.0.1:1" in caught.value.message
-    assert caught.value.hint == "start it with `torpor serve`"
+    assert caught.value.hint == "start it with `torpor up`"
 
 
 def test_an_answer_that_is_not_ours_is_named_by_its_status() -> None:

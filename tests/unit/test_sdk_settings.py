@@ -50,7 +50,7 @@ def test_the_local_key_is_never_sent_to_another_machine(home: Path, monkeypatch:
 def test_no_server_says_how_to_start_one() -> None:
     with pytest.raises(HostUnreachable, match="no Torpor server runs here") as caught:
         locate()
-    assert caught.value.hint == "start it with `torpor serve`"
+    assert caught.value.hint == "start it with `torpor up`"
 
 
 def test_a_damaged_record_is_said_to_be_damaged(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -46,11 +47,30 @@ for panel, commands in _COMMANDS.items():
 app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version.version()
+        raise typer.Exit
+
+
+@app.callback()
+def torpor(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Take what is said before a command."""
+    del show_version
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code: 0, 1 for an error, 2 for a wrong use, 130 for Ctrl-C, or its own."""
     output.use_json(False)
+    words = list(arguments)
+    if words[:1] == ["exec"]:
+        words[1:] = exec.command_apart(words[1:])
     try:
-        outcome = app(list(arguments), prog_name="torpor", standalone_mode=False)
+        outcome = app(words, prog_name="torpor", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except output.ReaderGone:

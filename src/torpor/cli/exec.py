@@ -7,6 +7,7 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torpor.sdk import ExecResult
 
 TIMEOUT_CODE = 124
+_TAKE_A_VALUE = frozenset({"--timeout", "--cwd", "--env", "-e", "--user"})
 _SILENT_PIPE_S = 10.0
 
 
@@ -42,7 +44,8 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
 ) -> int:
     """Run a command and exit with its code; 124 if it took too long.
 
-    What is piped in becomes its stdin (16 MiB at most).
+    What is piped in becomes its stdin (16 MiB at most). Options stand before the command; from its first word on
+    everything belongs to it.
 
     Examples: `torpor exec ID 'cd /work && make test'`, `torpor exec ID --timeout 60 -- python3 -c 'print(1)'`
     """
@@ -69,6 +72,23 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
     if json:
         output.show_json(_record(result))
     return result.exit_code
+
+
+def command_apart(words: Sequence[str]) -> list[str]:
+    """Return the words after `exec` with "--" before the command, so that its options are not taken for ours."""
+    positions, is_value = 0, False
+    for at, word in enumerate(words):
+        if is_value:
+            is_value = False
+        elif word == "--":
+            break
+        elif word.startswith("-"):
+            is_value = word in _TAKE_A_VALUE
+        elif positions == 1:
+            return [*words[:at], "--", *words[at:]]
+        else:
+            positions = 1
+    return list(words)
 
 
 def piped_stdin(*, patient: bool = False) -> bytes | None:

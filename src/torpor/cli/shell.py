@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torpor.cli import output
+from torpor.cli.exec import piped_stdin
 from torpor.cli.options import SandboxName
 from torpor.errors import ExecTimeout, Failed, NotFound, Refused
 
 if TYPE_CHECKING:
     from torpor.sdk import Sandbox
 
-# $1 is the file that remembers, $2 the line. What a line exports and where it ends is written down when it has ended,
-# also when it ends by `exit`, and taken up by the next one.
+# $1 is the file that remembers, $2 the line, $3 the code of the line before. What a line exports and where it ends is
+# written down when it has ended, also when it ends by `exit`, and taken up by the next one.
 _STEP = """
-torpor_memory=$1 torpor_line=$2
+torpor_memory=$1 torpor_line=$2 torpor_last=${3:-0}
 set --
 if [ -r "$torpor_memory.env" ]; then . "$torpor_memory.env"; fi
 if [ -r "$torpor_memory.cwd" ]; then cd -- "$(cat "$torpor_memory.cwd")" || :; fi
 torpor_remember() { (umask 077; export -p >"$torpor_memory.env"; pwd >"$torpor_memory.cwd"); }
 trap 'torpor_code=$?; torpor_remember; exit $torpor_code' EXIT
+(exit "$torpor_last")
 eval "$torpor_line"
 """
 
@@ -36,15 +38,17 @@ def shell(
     """Run line after line in a sandbox.
 
     Each line is a command of its own: the folder and exported variables are kept from line to line, background
-    processes live on, but there is no terminal, so full-screen programs do not work. Ctrl-C ends the line, Ctrl-D the
-    shell.
+    processes live on, but there is no terminal, so full-screen programs do not work. Ctrl-C ends the line, Ctrl-D or
+    `exit` the shell. What is piped in runs as one script.
 
-    Example: `torpor shell ID`
+    Examples: `torpor shell ID`, `torpor shell ID <script.sh`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
     with connection() as client:
         box = find(client, sandbox)
+        if not sys.stdin.isatty():
+            return _run_script(box, user)
         session = _Session(box, user)
         output.note(
             f"{box.name or box.id}: each line runs as a command of its own; folder and exported variables are kept. "
@@ -52,12 +56,36 @@ def shell(
         )
         try:
             for line in _lines(session):
-                if line.split()[:1] == ["exit"]:
-                    break
+                if (code := _exit_code(line, session.code)) is not None:
+                    return code
                 session.run(line)
         finally:
             session.forget()
     return session.code
+
+
+def _run_script(box: Sandbox, user: str | None) -> int:
+    """Run what is piped in as one script, which is what a shell does with it."""
+    result = box.exec(
+        ["/bin/sh", "-s"],
+        user=user,
+        stdin=piped_stdin(patient=True) or b"",
+        binary=True,
+        on_stdout=lambda chunk: output.pass_through(sys.stdout.buffer, chunk),
+        on_stderr=lambda chunk: output.pass_through(sys.stderr.buffer, chunk),
+    )
+    return result.exit_code
+
+
+def _exit_code(line: str, last: int) -> int | None:
+    """Return what `exit` or `exit N` ends the shell with; None for any other line."""
+    match line.split():
+        case ["exit"]:
+            return last
+        case ["exit", code] if code.isdecimal():
+            return int(code) & 0xFF
+        case _:
+            return None
 
 
 class _Session:
@@ -77,7 +105,7 @@ class _Session:
         """Run one line, with its output passed through."""
         try:
             result = self._sandbox.exec(
-                ["/bin/sh", "-c", _STEP, "sh", self._memory, line],
+                ["/bin/sh", "-c", _STEP, "sh", self._memory, line, str(self.code)],
                 user=self._user,
                 binary=True,
                 on_stdout=lambda chunk: output.pass_through(sys.stdout.buffer, chunk),
@@ -106,9 +134,6 @@ class _Session:
 
 
 def _lines(session: _Session) -> Iterator[str]:
-    if not sys.stdin.isatty():
-        yield from (line.strip() for line in sys.stdin if line.strip())
-        return
     # Imported for its effect: arrow keys and a history in `input`.
     import readline  # noqa: F401, PLC0415
 

@@ -250,10 +250,10 @@ def look_at_server(sight: Sight) -> Finding:
     """Whether a server runs on this data directory: the kernel knows who holds its lock."""
     lock = Layout(sight.home).lock
     if not lock.exists():
-        return Finding("server", "ok", f"none has run on {sight.home} yet; `torpor serve` starts one")
+        return Finding("server", "ok", f"none has run on {sight.home} yet; `torpor up` starts one")
     held = re.search(rf"FLOCK +\S+ +WRITE +(\d+) +\S+:{lock.stat().st_ino} ", sight.read("proc/locks"))
     if held is None:
-        return Finding("server", "ok", f"none runs on {sight.home} now; `torpor serve` starts one")
+        return Finding("server", "ok", f"none runs on {sight.home} now; `torpor up` starts one")
     return Finding("server", "ok", f"process {held[1]} serves {sight.home}")
 
 

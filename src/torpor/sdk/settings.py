@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from torpor.errors import HostUnreachable, InvalidRequest, Unauthenticated
 from torpor.wire.home import KEY_FILE, SERVER_FILE
 
-START_HINT = "start it with `torpor serve`"
+START_HINT = "start it with `torpor up`"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 

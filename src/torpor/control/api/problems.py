@@ -24,6 +24,8 @@ _ANYWHERE: tuple[type[errors.TorporError], ...] = (
 )
 _UNION_MEMBERS = ("str", "list[str]", "int", "float")
 
+_NO_OBJECT = "the body has to be a JSON object, sent with Content-Type: application/json"
+
 
 def answer_for(error: errors.TorporError, request_id: str) -> Response:
     """Return the HTTP answer for an error."""
@@ -78,7 +80,7 @@ def sentence(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "json_invalid":
         return f"the body is not valid JSON: {problem['ctx']['error']} at character {problem['loc'][1]}"
     if not place:
-        return "the body is missing" if problem["type"] == "missing" else "the body has to be a JSON object"
+        return "the body is missing" if problem["type"] == "missing" else _NO_OBJECT
     field = ".".join(place).removesuffix(".[key]")
     if field == "cmd" and problem["type"] in ("string_type", "list_type"):
         return "cmd has to be a string or a list of strings"

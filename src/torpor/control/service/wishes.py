@@ -54,7 +54,7 @@ def template_for(wish: CreateWish, templates: Sequence[TemplateView]) -> Templat
     name = wish.template if is_template_name(wish.template) else "NAME"
     raise InvalidRequest(
         f"there is no template {wish.template!r}; " + (f"there are: {there}" if there else "none has been built yet"),
-        hint=f"torpor template build {name}",
+        hint=("name one of them, or " if there else "") + f"run `torpor template build {name}`",
     )
 
 
