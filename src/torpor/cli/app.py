@@ -41,9 +41,10 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "version": version.version,
     },
 }
+_CLASSES = {"exec": exec.ExecCommand}
 for panel, commands in _COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(command)
+        app.command(name, cls=_CLASSES.get(name), rich_help_panel=panel)(command)
 app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
 
 
@@ -66,11 +67,8 @@ def torpor(
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code: 0, 1 for an error, 2 for a wrong use, 130 for Ctrl-C, or its own."""
     output.use_json(False)
-    words = list(arguments)
-    if words[:1] == ["exec"]:
-        words[1:] = exec.command_apart(words[1:])
     try:
-        outcome = app(words, prog_name="torpor", standalone_mode=False)
+        outcome = app(list(arguments), prog_name="torpor", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except output.ReaderGone:

@@ -7,10 +7,11 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from torpor.cli import output
 from torpor.cli.options import EnvVars, Json, SandboxName, named_values
@@ -18,10 +19,11 @@ from torpor.errors import ExecTimeout, InvalidRequest
 from torpor.wire.public import MAX_STDIN_BYTES
 
 if TYPE_CHECKING:
+    from typer._click.core import Context
+
     from torpor.sdk import ExecResult
 
 TIMEOUT_CODE = 124
-_TAKE_A_VALUE = frozenset({"--timeout", "--cwd", "--env", "-e", "--user"})
 _SILENT_PIPE_S = 10.0
 
 
@@ -63,8 +65,8 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
                 user=user,
                 stdin=stdin,
                 binary=True,
-                on_stdout=None if json else lambda chunk: output.pass_through(sys.stdout.buffer, chunk),
-                on_stderr=None if json else lambda chunk: output.pass_through(sys.stderr.buffer, chunk),
+                on_stdout=None if json else output.to_stdout,
+                on_stderr=None if json else output.to_stderr,
             )
         except ExecTimeout as error:
             output.fail(error)
@@ -74,8 +76,17 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
     return result.exit_code
 
 
-def command_apart(words: Sequence[str]) -> list[str]:
-    """Return the words after `exec` with "--" before the command, so that its options are not taken for ours."""
+class ExecCommand(TyperCommand):
+    """`exec`: its options end where the command begins, so that the command's own are not taken for ours."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse the words after `exec`."""
+        options = (param for param in self.params if isinstance(param, TyperOption) and not param.is_flag)
+        return super().parse_args(ctx, command_apart(args, {name for option in options for name in option.opts}))
+
+
+def command_apart(words: Sequence[str], take_a_value: Collection[str]) -> list[str]:
+    """Return the words with "--" before the command, which is the second that is no option nor an option's value."""
     positions, is_value = 0, False
     for at, word in enumerate(words):
         if is_value:
@@ -83,7 +94,7 @@ def command_apart(words: Sequence[str]) -> list[str]:
         elif word == "--":
             break
         elif word.startswith("-"):
-            is_value = word in _TAKE_A_VALUE
+            is_value = word in take_a_value
         elif positions == 1:
             return [*words[:at], "--", *words[at:]]
         else:

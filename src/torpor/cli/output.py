@@ -155,6 +155,16 @@ def _plain_progress(event: Progress) -> None:
         warn(f"{event.step}: {event.detail}")
 
 
+def to_stdout(chunk: bytes) -> None:
+    """Pass a command's stdout through. Raises ReaderGone."""
+    pass_through(sys.stdout.buffer, chunk)
+
+
+def to_stderr(chunk: bytes) -> None:
+    """Pass a command's stderr through. Raises ReaderGone."""
+    pass_through(sys.stderr.buffer, chunk)
+
+
 def pass_through(stream: IO[bytes], chunk: bytes) -> None:
     """Write bytes as they are, at once. Raises ReaderGone if nobody reads them any more."""
     try:

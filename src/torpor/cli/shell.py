@@ -71,8 +71,8 @@ def _run_script(box: Sandbox, user: str | None) -> int:
         user=user,
         stdin=piped_stdin(patient=True) or b"",
         binary=True,
-        on_stdout=lambda chunk: output.pass_through(sys.stdout.buffer, chunk),
-        on_stderr=lambda chunk: output.pass_through(sys.stderr.buffer, chunk),
+        on_stdout=output.to_stdout,
+        on_stderr=output.to_stderr,
     )
     return result.exit_code
 
@@ -108,8 +108,8 @@ class _Session:
                 ["/bin/sh", "-c", _STEP, "sh", self._memory, line, str(self.code)],
                 user=self._user,
                 binary=True,
-                on_stdout=lambda chunk: output.pass_through(sys.stdout.buffer, chunk),
-                on_stderr=lambda chunk: output.pass_through(sys.stderr.buffer, chunk),
+                on_stdout=output.to_stdout,
+                on_stderr=output.to_stderr,
             )
             self.code = result.exit_code
         except KeyboardInterrupt:

@@ -133,6 +133,14 @@ class Guest:
         """Return when the agent has answered."""
         await self._ask({"op": "ping"})
 
+    async def run(self, order: ExecOrder) -> ExecOutcome:
+        """Run a command to its end and return how it ended; what it writes is dropped. Raises as `exec` does."""
+        async with self.exec(order) as frames:
+            async for kind, payload in frames:
+                if kind is Kind.EXIT:
+                    return ExecOutcome.model_validate_json(payload)
+        raise OutcomeUnknown("the guest's agent did not say how the command ended")
+
     @asynccontextmanager
     async def exec(self, order: ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
         """Run a command: yields its frames, STDOUT and STDERR as they come and last one EXIT with an ExecOutcome.

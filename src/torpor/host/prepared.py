@@ -53,13 +53,9 @@ class Prepared:
         await self.machine.pause()
 
     async def practise(self) -> None:
-        """Have the guest run a command, so that the sandbox's first is as fast as its later ones, and stand still
-        again.
-        """
+        """Have the guest run a command, so that the sandbox's first is as fast as later ones, and stand still again."""
         await self.machine.resume()
-        async with self.guest.exec(ExecOrder(argv=["/bin/sh", "-c", "true"], timeout_s=_PRACTICE_S)) as frames:
-            async for _ in frames:
-                pass
+        await self.guest.run(ExecOrder(argv=["/bin/sh", "-c", "true"], timeout_s=_PRACTICE_S))
         await self.machine.pause()
 
     async def aclose(self) -> None:

@@ -70,67 +70,57 @@ class Spares:
 
 
 class _Spare:
-    """One spare and the task that prepares it, waits until it is taken, and ends it if it is not."""
+    """One spare: a task that prepares it, waits until it is wanted, and then returns it; or ends it if it never is.
+
+    `settled` is set once the machine is there, or there will be none.
+    """
 
     def __init__(self, template: Template, preparer: Preparer, keep_s: float) -> None:
         self.settled = asyncio.Event()
-        self._wanted, self._taken = asyncio.Event(), asyncio.Event()
-        self._ready: Prepared | None = None
+        self._wanted = asyncio.Event()
         self.task = asyncio.create_task(self._run(template, preparer, keep_s))
 
     async def obtain(self) -> Prepared | None:
-        """Hand the machine over, which is being prepared if it is not ready; None if there will be none.
-
-        Ends the spare.
-        """
+        """Return the machine, as soon as it is ready, for the caller to own; None if there is none to be had."""
         self._wanted.set()
         try:
-            await self.settled.wait()
-            return self._give()
-        finally:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
             await self.aclose()
+            raise
 
-    def _give(self) -> Prepared | None:
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            self._taken.set()
-        return ready
-
-    async def _run(self, template: Template, preparer: Preparer, keep_s: float) -> None:
+    async def _run(self, template: Template, preparer: Preparer, keep_s: float) -> Prepared | None:
         try:
             await _wait_at_most(self._wanted, _AFTER_S)
-            self._ready = await preparer.prepare_ahead(template)
+            ready = await preparer.prepare_ahead(template)
             self.settled.set()
-            if not await _wait_at_most(self._taken, _PRACTISE_AFTER_S):
-                await self._practise()
-            if not await _wait_at_most(self._taken, keep_s):
-                _log.info("a spare was ended, nobody took it", template=template.name)
+            if await self._is_wanted(ready, keep_s):
+                return ready
+            _log.info("a spare was ended, nobody took it", template=template.name)
         except TorporError as error:
             _log.warning("no spare was prepared", template=template.name, error=error.message)
         finally:
             self.settled.set()
-            # Taken first: nobody may be given a machine that is being ended.
-            if (unused := self._give()) is not None:
-                await unused.aclose()
+        return None
 
-    async def _practise(self) -> None:
-        """Have the machine run a command for practice; a create that comes meanwhile waits for the end of it."""
-        ready, self._ready = self._ready, None
-        if ready is None:
-            return
-        self.settled.clear()
+    async def _is_wanted(self, ready: Prepared, keep_s: float) -> bool:
+        """Wait until somebody wants the machine, which practises meanwhile; end it if nobody does."""
+        wanted = False
         try:
-            await ready.practise()
-        except BaseException:
-            await ready.aclose()
-            raise
-        self._ready = ready
-        self.settled.set()
+            if not await _wait_at_most(self._wanted, _PRACTISE_AFTER_S):
+                await ready.practise()
+            wanted = await _wait_at_most(self._wanted, keep_s)
+        finally:
+            if not wanted:
+                await ready.aclose()
+        return wanted
 
     async def aclose(self) -> None:
         """End it, whether it is ready or not."""
         self.task.cancel()
         await wait_ended(self.task)
+        if not self.task.cancelled() and self.task.exception() is None and (unused := self.task.result()) is not None:
+            await unused.aclose()
 
 
 async def _wait_at_most(event: asyncio.Event, seconds: float) -> bool:

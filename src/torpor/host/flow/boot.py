@@ -21,16 +21,14 @@ from torpor.storage.images import Images
 from torpor.storage.templates import DISK, MEMORY, STATE, write_manifest
 from torpor.vmm.bounded_log import read_log
 from torpor.vmm.driver import Driver, Place
-from torpor.wire.frames import Kind
-from torpor.wire.host import ExecOrder, ExecOutcome
+from torpor.wire.host import ExecOrder
 
 # A boot takes about five seconds under emulation; one that takes this long hangs, and is tried once more.
 _BOOT_PATIENCE_S = 60.0
 _ATTEMPTS = 2
 _QUIESCE_S = 10.0
 # The guest's kernel cleans up after commands some time later and says nothing of it (control groups, writeback); what
-# is
-# left of that when it is frozen would be done again by every sandbox, before its first answer.
+# is left of that when it is frozen would be done again by every sandbox, before its first answer.
 SETTLE_S = 2.0
 
 _FIRST_COMMANDS = (
@@ -102,7 +100,5 @@ async def _rehearse(guest: Guest) -> None:
     """Do once what every sandbox begins with, so that nothing of it has to be read from a disk then."""
     await guest.adopt(NOBODY)
     for argv in _FIRST_COMMANDS:
-        async with guest.exec(ExecOrder(argv=argv, timeout_s=60)) as frames:
-            async for frame in frames:
-                if frame.kind is Kind.EXIT and ExecOutcome.model_validate_json(frame.payload).timed_out:
-                    raise Failed(f"the guest is up, but {argv[-1]!r} does not end in it")
+        if (await guest.run(ExecOrder(argv=argv, timeout_s=60))).timed_out:
+            raise Failed(f"the guest is up, but {argv[-1]!r} does not end in it")
