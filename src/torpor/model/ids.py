@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from typing import NewType
@@ -12,20 +13,57 @@ WorkspaceId = NewType("WorkspaceId", str)
 TemplateName = NewType("TemplateName", str)
 
 SANDBOX_ID = re.compile(r"sbx-[0-9a-z]{16}")
+SNAPSHOT_ID = re.compile(r"snp-[0-9a-z]{16}")
 TEMPLATE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 # No vowels and no look-alikes: ids are read aloud and never spell a word.
 _ALPHABET = "0123456789bcdfghjkmnpqrstvwxz"
+_LENGTH = 16
 
 
 def new_sandbox_id() -> SandboxId:
     """Return a fresh sandbox id, `sbx-` and 16 random characters (about 78 bits)."""
-    return SandboxId("sbx-" + "".join(secrets.choice(_ALPHABET) for _ in range(16)))
+    return SandboxId("sbx-" + _random())
+
+
+def new_snapshot_id() -> SnapshotId:
+    """Return a fresh snapshot id, `snp-` and 16 random characters (about 78 bits)."""
+    return SnapshotId("snp-" + _random())
+
+
+def sandbox_id_from(*origin: str) -> SandboxId:
+    """Return the sandbox id that belongs to `origin`: the same words always give the same id."""
+    return SandboxId("sbx-" + _derived(origin))
+
+
+def snapshot_id_from(*origin: str) -> SnapshotId:
+    """Return the snapshot id that belongs to `origin`: the same words always give the same id."""
+    return SnapshotId("snp-" + _derived(origin))
+
+
+def _random() -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
+
+
+def _derived(origin: tuple[str, ...]) -> str:
+    # Each word's length goes in, so that ("ab", "c") and ("a", "bc") differ.
+    told = "".join(f"{len(word)}:{word}" for word in origin)
+    number = int.from_bytes(hashlib.sha256(told.encode()).digest(), "big")
+    letters = []
+    for _ in range(_LENGTH):
+        number, letter = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[letter])
+    return "".join(letters)
 
 
 def is_sandbox_id(text: str) -> bool:
     """Tell whether `text` has the form of a sandbox id (not whether there is such a sandbox)."""
     return SANDBOX_ID.fullmatch(text) is not None
+
+
+def is_snapshot_id(text: str) -> bool:
+    """Tell whether `text` has the form of a snapshot id (not whether there is such a snapshot)."""
+    return SNAPSHOT_ID.fullmatch(text) is not None
 
 
 def is_template_name(text: str) -> bool:

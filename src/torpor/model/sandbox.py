@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from torpor.model.ids import SandboxId, TemplateName, WorkspaceId
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
 
 
@@ -16,7 +16,8 @@ class Sandbox:
 
     `expires_at` is the hard end of its life (None: none). `boot_ms` is how long the host took to bring the machine to
     life, from the order to the guest's acknowledgement, in milliseconds (None until it ran). `reason` says why a
-    sandbox is `failed`.
+    sandbox is `failed`. `from_snapshot` is what it came to life from, if not from its template's, and `parent` the
+    sandbox it was forked from. `last_snapshot` is the newest snapshot it can go back to: its own, else `from_snapshot`.
     """
 
     id: SandboxId
@@ -33,3 +34,6 @@ class Sandbox:
     metadata: Mapping[str, str] = field(default_factory=dict)
     boot_ms: int | None = None
     reason: str | None = None
+    parent: SandboxId | None = None
+    from_snapshot: SnapshotId | None = None
+    last_snapshot: SnapshotId | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from torpor.model.ids import TemplateName
 
 # The parts of a template's meaning that live in code: raise it when a bake of equal inputs would come out different.
-BAKE_FORMAT = 2
-MANIFEST_FORMAT = 1
+BAKE_FORMAT = 3
+MANIFEST_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class Fingerprint:
     version: str
     accelerator: str
     cpu_model: str
+    machine: str
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A baked template. `digest` is of its inputs; `images` names the folders of the immutable images it stands on.
 
-    `checksums`: SHA-256, in hex, of each file of the snapshot. `cold_boot_ms`: what the boot took from the order to the
-    agent's first answer, in milliseconds. `size_bytes`: what the snapshot takes up on disk, without its images. These
-    three are filled in by the bake.
+    `cold_boot_ms`: what the boot took from the order to the agent's first answer, in milliseconds. `size_bytes`: what
+    the snapshot takes up on disk, without its images. These two are filled in by the bake.
     """
 
     name: TemplateName
@@ -69,6 +69,5 @@ class Template:
     command_line: str
     images: dict[str, str]
     fingerprint: Fingerprint
-    checksums: dict[str, str] = field(default_factory=dict)
     cold_boot_ms: int = 0
     size_bytes: int = 0

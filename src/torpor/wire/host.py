@@ -3,8 +3,13 @@
 | request | answer |
 |---|---|
 | `POST /host/v1/incarnations` Restore | 201 Incarnation; on error nothing is left on the host |
-| `GET /host/v1/incarnations` | 200 IncarnationList: what lives on this host now |
-| `DELETE /host/v1/incarnations/{id}` | 204, also if there is none: after it nothing of the sandbox is on the host |
+| `GET /host/v1/incarnations` | 200 IncarnationList: what lives or sleeps on this host now |
+| `DELETE /host/v1/incarnations/{id}` | 204, also if there is none: then only its snapshots are left on the host |
+| `POST .../{id}/pause`, `.../{id}/resume` | 204, also if it holds already |
+| `POST .../{id}/hibernate` Freeze | 200 Frozen; if it sleeps already, that snapshot; on error it is as before |
+| `POST .../{id}/wake` | 200 Incarnation, also if it is awake; on error it sleeps as before |
+| `POST .../{id}/snapshots` Freeze | 201 Frozen; on error nothing is left; the sandbox runs on, or stays paused |
+| `POST .../{id}/rollback` Rollback | 200 Incarnation, also if it is not here (any more); on error it is as before |
 | `POST .../{id}/exec` ExecOrder | 200 `application/vnd.torpor.frames`, see `wire/frames.py` |
 | `GET .../{id}/fs?path=&user=` | 200 raw bytes |
 | `PUT .../{id}/fs?path=&mode=&user=&append=` raw bytes | 200 public.Written |
@@ -14,15 +19,23 @@
 | `POST .../{id}/fs/dir?path=&mode=&user=` | 204; parents are made; an existing folder is success |
 | `POST .../{id}/fs/rename` public.Rename | 204 |
 | `GET .../{id}/fs/walk?path=` | 200 `application/x-ndjson`, one public.FileEntry a line, parents before children |
-| `GET .../{id}/logs` | 200 text/plain: the machine's console, also of a machine that has died |
+| `GET .../{id}/logs` | 200 text/plain: the machine's console, also of a machine that has died or sleeps |
+| `GET /host/v1/snapshots` | 200 FrozenList: every snapshot on this host |
+| `DELETE /host/v1/snapshots/{id}` | 204; 404 unknown; what came from it goes on |
+| `POST /host/v1/snapshots/{id}/verify` | 200 public.Verified: every byte is as it was written; else SnapshotCorrupt |
 | `GET /host/v1/templates` | 200 public.TemplateList |
 | `DELETE /host/v1/templates/{name}` | 204; 404 unknown |
 
-Errors are `wire.errors.ErrorBody`. A sandbox that is not alive here is `NotFound`; one whose machine has died is
-`SandboxLost`.
+Errors are `wire.errors.ErrorBody`. A sandbox that is not here is `NotFound`; one whose machine has died is
+`SandboxLost`. Exec and files of one that sleeps, or is being frozen to sleep, or stands still in a pause, are `Busy`:
+nothing happened. A command or a transfer that is under way when its sandbox goes to sleep is not answered before the
+sandbox is awake again, and then with the truth.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -30,15 +43,24 @@ HOST_API_VERSION = "v1"
 
 
 class Restore(BaseModel):
-    """Bring a template's snapshot to life as the sandbox `id`. `env` is what every exec of it starts from."""
+    """Bring a snapshot to life as the new sandbox `id`: a template's, a published one, or what a sandbox sleeps in.
+
+    Exactly one of the three is given. `env` is added to what every exec of it starts from.
+    """
 
     id: str
-    template: str
+    template: str | None = None
+    snapshot: str | None = None
+    sleeper: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 
 
 class Incarnation(BaseModel):
-    """One sandbox alive on this host. `alive` is False once its machine has died; `reason` then says why."""
+    """One sandbox on this host.
+
+    `asleep`: it is hibernated, and has no process (`pid` None). `alive` is False once its machine has died; `reason`
+    then says why. `base` is the snapshot it came from or was last frozen into, None where that is its template's.
+    """
 
     id: str
     template: str
@@ -46,13 +68,57 @@ class Incarnation(BaseModel):
     memory_mb: int
     disk_gb: int
     boot_ms: int
-    pid: int
+    pid: int | None = None
+    status: Literal["running", "paused", "asleep"] = "running"
     alive: bool = True
     reason: str | None = None
+    base: str | None = None
+
+
+class Freeze(BaseModel):
+    """Freeze a sandbox into the new snapshot `id`. `kind` is one of `model.snapshot.Kind`."""
+
+    id: str
+    kind: Literal["checkpoint", "hibernation", "fork"]
+    name: str | None = None
+
+
+class Rollback(BaseModel):
+    """Let a sandbox be again as it was in a snapshot, under its own identity."""
+
+    snapshot: str
+
+
+class Frozen(BaseModel):
+    """A snapshot on this host: the fields of `model.snapshot.Snapshot` and its `Cost`."""
+
+    id: str
+    kind: Literal["checkpoint", "hibernation", "fork"]
+    sandbox: str
+    created_at: datetime
+    template: str
+    cpu: int
+    memory_mb: int
+    disk_gb: int
+    accelerator: str
+    parent: str | None = None
+    name: str | None = None
+    size_bytes: int = 0
+    pause_ms: float = 0.0
+    took_ms: float = 0.0
+    dirty_bytes: int = 0
+    written_bytes: int = 0
+
+
+class FrozenList(BaseModel):
+    """The snapshots on a host. `unreadable`: the ids of those that are there, and whose manifest cannot be read."""
+
+    items: list[Frozen]
+    unreadable: list[str] = Field(default_factory=list)
 
 
 class IncarnationList(BaseModel):
-    """What lives on a host."""
+    """What lives or sleeps on a host."""
 
     items: list[Incarnation]
 

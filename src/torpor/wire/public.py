@@ -18,6 +18,8 @@ MAX_TTL_SECONDS = 30 * 24 * 3600
 DEFAULT_TTL_SECONDS = 3600
 
 MAX_METADATA = 64
+# Children of one fork.
+MAX_CHILDREN = 64
 
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 MetadataValue = Annotated[str, StringConstraints(max_length=4096)]
@@ -46,6 +48,94 @@ class CreateSandbox(Strict):
     memory_mb: int | None = Field(default=None, ge=1)
     disk_gb: int | None = Field(default=None, ge=1)
     network: Literal["none", "internet"] | None = None
+
+
+class CreateFromSnapshot(CreateSandbox):
+    """`POST /v1/sandboxes` in full: with `from_snapshot` a snapshot comes to life, and `template` is not read."""
+
+    from_snapshot: str | None = Field(default=None, min_length=1, max_length=64)
+
+
+class TakeSnapshot(Strict):
+    """`POST .../snapshots`. `name` is for people, and need not be unique."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=128)
+
+    @field_validator("name")
+    @classmethod
+    def _is_printable(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("name has to consist of printable characters, without line breaks")
+        return value
+
+
+class SnapshotView(BaseModel):
+    """A snapshot as clients see it: a complete checkpoint of one sandbox, in memory and on disk.
+
+    `kind`: `checkpoint` (asked for; kept until deleted), `hibernation` or `fork` (of each the newest is kept, as long
+    as its sandbox). `size_bytes`: what it takes up on disk beyond what it shares with its `parent_id`. `pause_ms`: how
+    long the guest stood still for it; `took_ms`: until it was durable but for its name. `dirty_bytes`: memory the guest
+    had written; `written_bytes`: how much of that was new.
+    """
+
+    id: str
+    sandbox_id: str
+    kind: str
+    name: str | None = None
+    template: str
+    created_at: datetime
+    cpu: int
+    memory_mb: int
+    disk_gb: int
+    size_bytes: int
+    parent_id: str | None = None
+    pause_ms: float = 0.0
+    took_ms: float = 0.0
+    dirty_bytes: int = 0
+    written_bytes: int = 0
+
+
+class SnapshotPage(BaseModel):
+    """One page of snapshots, newest first; `next_cursor` is None on the last page."""
+
+    items: list[SnapshotView]
+    next_cursor: str | None = None
+
+
+class Verified(BaseModel):
+    """`POST /v1/snapshots/{id}/verify`: every byte is as it was written. `took_ms` in milliseconds."""
+
+    id: str
+    checked_bytes: int
+    took_ms: float
+
+
+class ForkSandbox(Strict):
+    """`POST .../fork`: `count` children (one if it is not given), with the parent's metadata and then `metadata`."""
+
+    count: int | None = Field(default=None, ge=1, le=MAX_CHILDREN)
+    metadata: Metadata = Field(default_factory=dict)
+    ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
+    persistent: bool = False
+
+
+class RollBack(Strict):
+    """`POST .../rollback`: the sandbox becomes again what it was in the snapshot, under its own id."""
+
+    snapshot: str = Field(min_length=1, max_length=64)
+
+
+class WakeUp(Strict):
+    """`POST .../wake`: with `ttl_seconds` the sandbox ends that long from now; without it, it ends when it did."""
+
+    ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
+
+
+class Status(BaseModel):
+    """`POST .../hibernate` and `.../wake`: the state that was reached."""
+
+    status: str
+    snapshot_id: str | None = None
 
 
 class SandboxView(BaseModel):
@@ -78,6 +168,16 @@ class SandboxPage(BaseModel):
 
     items: list[SandboxView]
     next_cursor: str | None = None
+
+
+class Forked(BaseModel):
+    """`POST .../fork`: `sandbox` is the first of `children`; all began in the same instant, `at`."""
+
+    sandbox: SandboxView
+    children: list[SandboxView]
+    parent_id: str
+    snapshot_id: str | None
+    at: datetime
 
 
 class Lifecycle(BaseModel):
