@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mounted import mounted
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig
 from torpor.host.hardware import hardware_of
@@ -16,15 +18,18 @@ from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.templates import Templates
 from torpor.testing.vmm import fake_driver
-from torpor.testing.vmm_contract import Rig, VmmContract
+from torpor.testing.vmm_contract import VmmContract
+from torpor.testing.vmm_rig import Rig
 from torpor.vmm.driver import Disk, Hardware
+
+_CRAMPED = "size=256k"
 
 
 class TestFakeDriver(VmmContract):
     """The fake driver, whose guests speak the agent's protocol."""
 
     @pytest.fixture
-    def rig(self, tmp_path: Path) -> Rig:
+    def rig(self, tmp_path: Path) -> Iterator[Rig]:
         for name in ("vmlinuz", "initrd", "root.img", "overlay"):
             (tmp_path / name).write_text(name)
         hardware = Hardware(
@@ -35,7 +40,8 @@ class TestFakeDriver(VmmContract):
             command_line="quiet",
             disks=(Disk(tmp_path / "root.img"),),
         )
-        return Rig(fake_driver(), hardware, tmp_path / "overlay", tmp_path, real=False)
+        with mounted(tmp_path / "cramped", "tmpfs", _CRAMPED) as cramped:
+            yield Rig(fake_driver(), hardware, tmp_path / "overlay", tmp_path, real=False, cramped=cramped)
 
 
 @pytest.mark.guest
@@ -48,14 +54,16 @@ class TestQemuDriver(VmmContract):
 
 
 @pytest.fixture(scope="module")
-def qemu_rig(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Rig:
+def qemu_rig(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One rig for all, so that the guest that the suite saves is booted once."""
-    return asyncio.run(_qemu_rig(Layout(template_home.resolve()), tmp_path_factory.mktemp("qemu")))
+    folder = tmp_path_factory.mktemp("qemu")
+    with mounted(folder / "cramped", "tmpfs", _CRAMPED) as cramped:
+        yield asyncio.run(_qemu_rig(Layout(template_home.resolve()), folder, cramped))
 
 
-async def _qemu_rig(layout: Layout, folder: Path) -> Rig:
-    template = Templates(layout).open(TemplateName("base"))
+async def _qemu_rig(layout: Layout, folder: Path, cramped: Path | None) -> Rig:
+    template = Templates(layout).open(TemplateName("base")).template
     driver = await DriverChoice(HostConfig.from_environment(layout.home), layout)()
     hardware = hardware_of(Images(layout), template, folder / "unused")
     await make_overlay(hardware.disks[0].image, folder / "empty.qcow2")
-    return Rig(driver, hardware, folder / "empty.qcow2", folder, real=True)
+    return Rig(driver, hardware, folder / "empty.qcow2", folder, real=True, cramped=cramped)

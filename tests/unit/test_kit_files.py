@@ -106,3 +106,37 @@ def test_what_a_folder_takes_up_is_the_sum_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "deep/b").write_bytes(b"x" * 4096)
     assert files.allocated_bytes(tmp_path) >= 8192
     assert files.allocated_bytes(tmp_path / "absent") == 0
+
+
+def test_a_new_file_is_not_written_over_another(tmp_path: Path) -> None:
+    files.write_new(tmp_path / "file", b"one", mode=0o400)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o400
+    with pytest.raises(FileExistsError):
+        files.write_new(tmp_path / "file", b"two")
+    assert (tmp_path / "file").read_bytes() == b"one"
+
+
+def test_a_folder_is_replaced_in_one_step_or_stays(tmp_path: Path) -> None:
+    target = tmp_path / "base"
+
+    def fail() -> None:
+        with files.replaced_folder(target) as draft:
+            (draft / "three").write_text("three")
+            raise RuntimeError
+
+    for text in ("one", "two"):
+        with files.replaced_folder(target) as draft:
+            (draft / text).write_text(text)
+            assert target.exists() == (text == "two")
+    with pytest.raises(RuntimeError):
+        fail()
+    assert names(target) == {"two"}
+    assert names(tmp_path) == {"base"}
+
+
+def test_what_was_made_aside_vanishes_unless_it_got_another_name(tmp_path: Path) -> None:
+    with files.aside(tmp_path / "kept") as draft:
+        draft.rename(tmp_path / "kept")
+    with files.aside(tmp_path / "left") as draft:
+        (draft / "file").write_text("x")
+    assert names(tmp_path) == {"kept"}

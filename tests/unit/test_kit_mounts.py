@@ -35,6 +35,26 @@ def test_what_is_mounted_below_is_told_innermost_first_and_unmounted(tmp_path: P
 
 
 @as_root
+def test_what_is_mounted_at_a_place_is_the_newest_there(tmp_path: Path) -> None:
+    assert mounts.mount_at(tmp_path) is None
+    place = tmp_path / "a b"
+    place.mkdir()
+    mount(place)
+    try:
+        (place / "inner").mkdir()
+        assert mounts.mount_at(place / "inner") is None
+        first = mounts.mount_at(place)
+        mount(place)
+        second = mounts.mount_at(place)
+        assert first is not None
+        assert second is not None
+        assert (first.kind, second.kind) == ("tmpfs", "tmpfs")
+        assert first.device != second.device
+    finally:
+        mounts.unmount_below(tmp_path)
+
+
+@as_root
 def test_the_sweep_of_a_killed_bake_does_not_reach_into_what_it_had_mounted(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

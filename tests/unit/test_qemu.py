@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from torpor.errors import Unsupported
+from torpor.model.template import Fingerprint
 from torpor.vmm.bounded_log import CHUNK_BYTES, BoundedLog, read_log
 from torpor.vmm.driver import Disk, Hardware
 from torpor.vmm.qemu import probe
 from torpor.vmm.qemu.argv import Descriptors, kvm, qemu_argv, tcg
-from torpor.vmm.qemu.driver import qemu_version
+from torpor.vmm.qemu.driver import QemuDriver, qemu_version
+from torpor.vmm.qemu.processor import processor_name
 from torpor.vmm.qemu.tsc import _from_cpuinfo, tsc_khz
 
 HARDWARE = Hardware(
@@ -50,6 +52,13 @@ def test_emulated_kernels_are_told_the_rate_of_the_time_stamp_counter() -> None:
     assert (
         "tsc_early_khz" not in option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-append")[0]
     )
+
+
+def test_a_machine_that_has_the_host_s_processor_is_told_by_its_name() -> None:
+    driver = QemuDriver(kvm(), "10.0.2")
+    assert driver.fingerprint == Fingerprint("qemu", "10.0.2", "kvm", f"host:{processor_name()}", "microvm")
+    assert option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-cpu") == ["host"]
+    assert QemuDriver(tcg(1), "10.0.2").fingerprint.cpu_model == tcg(1).cpu_model
 
 
 def test_only_the_overlay_is_writable() -> None:

@@ -19,6 +19,9 @@ from torpor.kit.mounts import unmount_below
 _FICLONE = 0x40049409
 _NO_REFLINK = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS}
 
+# What is copied by hand at once.
+_PIECE_BYTES = 1024 * 1024
+
 # linux/fs.h and fcntl.h, for renameat2.
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 
@@ -52,6 +55,15 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     fsync_path(path.parent)
 
 
+def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Make a file that must not exist, durably but for its name, which is for whoever makes its folder durable."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def draft_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside `target`, which becomes `target` if the block ends well and vanishes if it does not.
@@ -59,19 +71,33 @@ def draft_folder(target: Path) -> Iterator[Path]:
     Every file in it is made durable before the rename. A folder that stands at `target` is replaced in one step.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f"{DRAFT_PREFIX}{target.name}-{secrets.token_hex(4)}")
-    draft.mkdir(mode=0o700)
-    try:
+    with replaced_folder(target) as draft:
         yield draft
         for entry in draft.rglob("*"):
             if entry.is_file() and not entry.is_symlink():
                 fsync_path(entry)
         fsync_path(draft)
+    fsync_path(target.parent)
+
+
+@contextmanager
+def replaced_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder as `draft_folder` does, and put it in the place of `target` in one step; not made durable."""
+    with aside(target) as draft:
+        yield draft
         if target.exists():
             _exchange(draft, target)  # now the draft's name has the old one, which is litter
         else:
             draft.rename(target)
-        fsync_path(target.parent)
+
+
+@contextmanager
+def aside(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside `target`, and remove it at the end unless the block has given it another name."""
+    draft = target.with_name(f"{DRAFT_PREFIX}{target.name}-{secrets.token_hex(4)}")
+    draft.mkdir(mode=0o700)
+    try:
+        yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -111,20 +137,22 @@ def _discard(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)  # a draft of somebody who lives may have got its name meanwhile
 
 
-def clone(source: Path, target: Path, *, mode: int = 0o600) -> None:
+def clone(source: Path, target: Path, *, mode: int = 0o600) -> bool:
     """Make `target`, which must not exist, a copy of `source`: by reflink where the file system can, else data only.
 
-    Holes stay holes. Not made durable; if it fails, there is no target.
+    Returns whether they share their blocks. Holes stay holes. Not made durable; if it fails, there is no target.
     """
     with source.open("rb") as reader:
         descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(descriptor, "wb") as writer:
-                if not _reflink(reader.fileno(), writer.fileno()):
+                shared = _reflink(reader.fileno(), writer.fileno())
+                if not shared:
                     _copy_sparse(reader.fileno(), writer.fileno())
+                return shared
         except BaseException:
             target.unlink(missing_ok=True)
             raise
@@ -169,10 +197,19 @@ def _copy_sparse(source: int, target: int) -> None:
 
 def _copy_range(source: int, target: int, start: int, end: int) -> None:
     while start < end:
-        copied = os.copy_file_range(source, target, end - start, start, start)
+        copied = _copy_some(source, target, start, end)
         if copied == 0:
             raise OSError(errno.EIO, "the source became shorter while it was copied")
         start += copied
+
+
+def _copy_some(source: int, target: int, start: int, end: int) -> int:
+    try:
+        return os.copy_file_range(source, target, end - start, start, start)
+    except OSError as error:
+        if error.errno not in _NO_REFLINK:  # it cannot be done in the kernel between these two file systems
+            raise
+    return os.pwrite(target, os.pread(source, min(end - start, _PIECE_BYTES), start), start)
 
 
 def allocated_bytes(path: Path) -> int:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torpor.testing.fake_guest import FakeGuest
-from torpor.vmm.fake import FakeDriver, ServeGuest
+from torpor.vmm.fake import FakeDriver
 
 
 def fake_driver(guest: Callable[[], FakeGuest] = FakeGuest) -> FakeDriver:
     """Return a fake driver each of whose machines has a guest of its own, made by `guest`."""
-
-    def new_guest() -> ServeGuest:
-        return guest().serve
-
-    return FakeDriver(new_guest)
+    return FakeDriver(guest)

@@ -9,103 +9,50 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import dataclass, replace
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torpor.errors import FreezeFailed, RestoreFailed, SandboxLost
 from torpor.guest.client import connect
-from torpor.kit.files import clone
-from torpor.vmm.driver import Driver, Hardware, Machine, Place, Saved
-
-PATIENCE_S = 60.0
-
-
-@dataclass
-class Rig:
-    """What the suite works with: `hardware` without an overlay on its first disk, and `overlay`, an empty one for it.
-
-    `real`: a machine's pid is that of a process, which the suite may kill.
-    """
-
-    driver: Driver
-    hardware: Hardware
-    overlay: Path
-    folder: Path
-    real: bool
-    saved: Saved | None = None
-    saved_overlay: Path | None = None
-
-    def place(self, name: str) -> Place:
-        """Return a new place."""
-        folder = self.folder / name
-        folder.mkdir()
-        return Place(name, folder)
-
-    def with_overlay(self, place: Place, source: Path | None = None) -> Hardware:
-        """Return the hardware with an overlay of the place's own, a copy of `source`."""
-        mine = place.folder / "disk.qcow2"
-        clone(source or self.overlay, mine)
-        first, *others = self.hardware.disks
-        return replace(self.hardware, disks=(replace(first, overlay=mine), *others))
-
-    async def boot(self, name: str) -> Machine:
-        """Boot a machine whose memory image is `memory` in its place."""
-        place = self.place(name)
-        return await self.driver.boot(place, self.with_overlay(place), place.folder / "memory")
-
-    async def save_once(self) -> Saved:
-        """Boot, freeze and save a guest the first time; later return what was saved."""
-        if self.saved is None:
-            machine = await self.boot("saved")
-            try:
-                await _answers(machine)
-                await machine.pause()
-                folder = self.folder / "saved"
-                self.saved_overlay = self.folder / "saved.qcow2"
-                await machine.save_state(folder / "state")
-                clone(folder / "disk.qcow2", self.saved_overlay)
-            finally:
-                await machine.aclose()
-            self.saved = Saved(folder / "memory", folder / "state")
-        return self.saved
-
-    async def load(self, name: str) -> Machine:
-        """Load the saved guest into a new place."""
-        saved = await self.save_once()
-        place = self.place(name)
-        return await self.driver.load(place, self.with_overlay(place, self.saved_overlay), saved)
+from torpor.testing.vmm_memory import MemoryContract
+from torpor.testing.vmm_rig import PATIENCE_S, Rig, answers
+from torpor.vmm.driver import Place, Saved
+from torpor_guest import protocol
 
 
-async def _answers(machine: Machine) -> None:
-    await machine.resume()
-    guest = await connect(machine.open_channel(), timeout_s=PATIENCE_S)
+async def _rest_of(line: socket.socket) -> bytes:
+    """Read a channel to its end; a reset counts as one, since it comes after all that was sent."""
+    found = bytearray()
     try:
-        await guest.ping()
-    finally:
-        await guest.aclose()
+        while data := await asyncio.get_running_loop().sock_recv(line, 65536):
+            found += data
+    except ConnectionResetError:
+        pass
+    return bytes(found)
 
 
 def _is_process(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-class VmmContract:
+class VmmContract(MemoryContract):
     """The promises of `torpor.vmm.driver`, one test each."""
 
     async def test_a_booted_machine_lives_and_its_guest_answers(self, rig: Rig) -> None:
         machine = await rig.boot("boot")
         try:
             assert machine.alive
-            await _answers(machine)
+            await answers(machine)
         finally:
             await machine.aclose()
 
     async def test_a_loaded_machine_runs_when_it_is_resumed_and_its_guest_answers(self, rig: Rig) -> None:
         machine = await rig.load("load")
         try:
-            await _answers(machine)
+            await answers(machine)
         finally:
             await machine.aclose()
 
@@ -115,7 +62,7 @@ class VmmContract:
             place = Place("after", rig.folder / "after")
             (rig.folder / "before").rename(place.folder)
             machine.move(place)
-            await _answers(machine)
+            await answers(machine)
             assert place.console.exists()
         finally:
             await machine.aclose()
@@ -125,25 +72,25 @@ class VmmContract:
         first, second = await rig.load("first"), await rig.load("second")
         try:
             assert first.pid != second.pid
-            await _answers(first)
-            await _answers(second)
+            await answers(first)
+            await answers(second)
         finally:
             await first.aclose()
             await second.aclose()
 
     async def test_loading_does_not_change_what_was_saved(self, rig: Rig) -> None:
-        saved = await rig.save_once()
+        saved = (await rig.freeze_once()).saved
         before = saved.memory.read_bytes(), saved.state.read_bytes()
         machine = await rig.load("unchanged")
-        await _answers(machine)
+        await answers(machine)
         await machine.aclose()
         assert (saved.memory.read_bytes(), saved.state.read_bytes()) == before
 
     async def test_the_channel_can_be_opened_again_after_it_was_closed(self, rig: Rig) -> None:
         machine = await rig.load("reopened")
         try:
-            await _answers(machine)
-            await _answers(machine)
+            await answers(machine)
+            await answers(machine)
         finally:
             await machine.aclose()
 
@@ -155,22 +102,21 @@ class VmmContract:
             await machine.save_state(rig.folder / "resumed" / "state")
             await machine.resume()
             await machine.resume()
-            await _answers(machine)
+            await answers(machine)
         finally:
             await machine.aclose()
 
     async def test_a_damaged_state_is_refused_and_leaves_no_machine(self, rig: Rig) -> None:
-        saved = await rig.save_once()
+        frozen = await rig.freeze_once()
         damaged = rig.folder / "damaged-state"
-        whole = saved.state.read_bytes()
+        whole = frozen.saved.state.read_bytes()
         damaged.write_bytes(whole[: len(whole) // 2])
-        place = rig.place("damaged")
         with pytest.raises(RestoreFailed):
-            await rig.driver.load(place, rig.with_overlay(place, rig.saved_overlay), Saved(saved.memory, damaged))
-        assert {path.suffix for path in place.folder.iterdir()} <= {".log", ".qcow2"}
+            await rig.load("damaged", replace(frozen, saved=Saved(frozen.saved.memory, damaged)))
+        assert {path.suffix for path in (rig.folder / "damaged").iterdir()} <= {".log", ".qcow2"}
 
     async def test_a_cancelled_load_leaves_no_machine(self, rig: Rig) -> None:
-        await rig.save_once()
+        await rig.freeze_once()
         loading = asyncio.ensure_future(rig.load("cancelled"))
         await asyncio.sleep(0)
         loading.cancel()
@@ -184,13 +130,43 @@ class VmmContract:
         assert {path.suffix for path in folder.iterdir()} <= {".log", ".qcow2"}
 
     async def test_a_state_that_is_gone_is_refused_and_leaves_no_machine(self, rig: Rig) -> None:
-        saved = await rig.save_once()
-        place = rig.place("gone")
+        frozen = await rig.freeze_once()
         with pytest.raises(RestoreFailed):
-            await rig.driver.load(
-                place, rig.with_overlay(place, rig.saved_overlay), Saved(saved.memory, rig.folder / "absent")
-            )
-        assert {path.suffix for path in place.folder.iterdir()} <= {".log", ".qcow2"}
+            await rig.load("gone", replace(frozen, saved=Saved(frozen.saved.memory, rig.folder / "absent")))
+        assert {path.suffix for path in (rig.folder / "gone").iterdir()} <= {".log", ".qcow2"}
+
+    async def test_an_image_that_is_gone_is_refused_and_leaves_no_machine(self, rig: Rig) -> None:
+        frozen = await rig.freeze_once()
+        with pytest.raises(RestoreFailed):
+            await rig.load("imageless", replace(frozen, saved=Saved(rig.folder / "absent", frozen.saved.state)))
+        assert {path.suffix for path in (rig.folder / "imageless").iterdir()} <= {".log", ".qcow2"}
+
+    async def test_a_channel_that_was_opened_before_the_machine_ran_is_answered_once_it_does(self, rig: Rig) -> None:
+        machine = await rig.load("early")
+        try:
+            line = machine.open_channel()
+            asking = asyncio.ensure_future(connect(line, timeout_s=PATIENCE_S))
+            await machine.pause()  # by its answer, what we sent has had its time
+            assert not asking.done()
+            await machine.resume()
+            async with await asking as guest:
+                await guest.ping()
+        finally:
+            await machine.aclose()
+
+    async def test_what_the_guest_had_sent_can_be_read_after_the_machine_has_ended(self, rig: Rig) -> None:
+        machine = await rig.load("last-words")
+        loop = asyncio.get_running_loop()
+        with machine.open_channel() as line:
+            line.setblocking(False)
+            await loop.sock_sendall(line, protocol.hello(bytes(16)))
+            await machine.resume()
+            arrived = asyncio.Event()
+            loop.add_reader(line, arrived.set)
+            await asyncio.wait_for(arrived.wait(), PATIENCE_S)
+            loop.remove_reader(line)
+            await machine.aclose()
+            assert await _rest_of(line)
 
     async def test_closing_ends_the_process_and_again_does_nothing(self, rig: Rig) -> None:
         machine = await rig.load("closed")
@@ -200,7 +176,8 @@ class VmmContract:
         assert not (rig.real and _is_process(machine.pid))
 
     async def test_a_closed_machine_says_how_it_ended_and_takes_no_orders(self, rig: Rig) -> None:
-        machine = await rig.load("ended")
+        frozen = await rig.freeze_once()
+        machine = await rig.load("ended", frozen)
         assert machine.end == ""
         await machine.aclose()
         await machine.wait_gone()
@@ -211,6 +188,10 @@ class VmmContract:
             await machine.pause()
         with pytest.raises(FreezeFailed):
             await machine.save_state(rig.folder / "ended" / "state")
+        with pytest.raises(SandboxLost):
+            await machine.save_memory(rig.folder / "ended" / "memory")
+        with pytest.raises(SandboxLost):
+            await machine.read_ahead(frozen.saved.memory)
         assert not (rig.folder / "ended" / "state").exists()
 
     async def test_a_killed_machine_is_noticed(self, rig: Rig) -> None:

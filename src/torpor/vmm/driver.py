@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from torpor.kit.runs import Written
 from torpor.model.template import Fingerprint
 
 
@@ -100,20 +101,49 @@ class Machine(Protocol):
     def open_channel(self) -> socket.socket:
         """Return a new connected stream socket to the guest's agent port. One at a time; the caller closes it.
 
-        What is written before the guest listens is kept for it, as far as the socket's buffer goes.
+        What is written before the guest listens, or before the machine runs, is kept for it, as far as the socket's
+        buffer goes. What the guest has sent can be read even after the machine has ended.
         """
 
     async def pause(self) -> None:
         """Stop the guest's CPUs, with nothing in flight to its disks.
 
-        Idempotent. Raises SandboxLost if the machine has died.
+        Idempotent. Raises SandboxLost if the machine has died, FreezeFailed if it does not stop in time; it may stop
+        later then, unless it is resumed.
         """
 
     async def resume(self) -> None:
-        """Let the guest's CPUs run. Idempotent. Raises SandboxLost if the machine has died."""
+        """Let the guest's CPUs run. Idempotent. Raises SandboxLost if the machine has died, RestoreFailed if it does
+        not go on in time.
+        """
+
+    async def revive(self) -> bool:
+        """Let the guest's CPUs run if the VMM itself stopped them because the host's disk was full; return whether.
+
+        Nothing of what the guest writes is lost by that: it writes it again, and is stopped again if there is still no
+        room. Raises SandboxLost if the machine has died or does not answer.
+        """
 
     async def save_state(self, state: Path) -> None:
         """Write the machine state of a paused machine to a new file. Raises FreezeFailed, and then there is no file."""
+
+    async def read_ahead(self, like: Path) -> None:
+        """Have the host begin to read what `save_memory` will compare this machine's memory with, while it runs on.
+
+        Only for speed: it shortens the pause, and may be left out. Raises FreezeFailed, SandboxLost.
+        """
+
+    async def save_memory(self, image: Path, *, like: Path | None = None) -> Written:
+        """Bring `image`, a copy of the image this machine was loaded from or of one saved from it since, to what its
+        memory holds now.
+
+        `like` is what `image` was copied from, unchanged since: its bytes are in the host's memory where those of a new
+        copy are not, so it is what memory is compared with. The machine is paused, and stays so. Only pages that differ
+        are written; pages of zeros become holes. Not made durable. Not cut short by cancellation, which the caller
+        hears when it is done. Raises FreezeFailed, also for a machine that was booted, whose image is the file it was
+        given; OutOfSpace, if the host's disk is full; SandboxLost. Then `image` is of no use, and the machine as it
+        was, unless it is lost.
+        """
 
     async def wait_gone(self) -> None:
         """Return when the VMM process has ended."""

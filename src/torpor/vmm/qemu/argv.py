@@ -16,6 +16,7 @@ from pathlib import Path
 from torpor.vmm.driver import Disk, Hardware
 
 AGENT_PORT = "agent"
+MACHINE = "microvm"
 
 # What QEMU itself may not do once it runs (its seccomp filter).
 _SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -71,7 +72,7 @@ def qemu_argv(
     backing = "share=off,readonly=on,rom=off" if loading else "share=on"
     return [
         program,
-        *("-M", "microvm,rtc=on,memory-backend=ram", "-accel", accelerator.option, "-cpu", accelerator.cpu_model),
+        *("-M", f"{MACHINE},rtc=on,memory-backend=ram", "-accel", accelerator.option, "-cpu", accelerator.cpu_model),
         *("-smp", str(hardware.cpu), "-m", f"{hardware.memory_mib}M"),
         *("-object", f"memory-backend-file,id=ram,size={hardware.memory_mib}M,mem-path={_escape(memory)},{backing}"),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-nographic", "-sandbox", _SECCOMP),

@@ -15,12 +15,16 @@ from typing import Any, TypeVar
 from torpor.errors import BootFailed, Failed, FreezeFailed, RestoreFailed, SandboxLost, Unsupported
 from torpor.kit.proc import Child, ProgramMissing, run
 from torpor.kit.race import Overtaken, race
+from torpor.kit.runs import Written
 from torpor.kit.shielded import shielded
 from torpor.kit.sockets import connect_to, listen_at
 from torpor.model.template import Fingerprint
 from torpor.vmm.bounded_log import BoundedLog
 from torpor.vmm.driver import Hardware, Place, Saved
-from torpor.vmm.qemu.argv import Accelerator, Descriptors, qemu_argv
+from torpor.vmm.pages import saving_memory_of
+from torpor.vmm.qemu.argv import MACHINE, Accelerator, Descriptors, qemu_argv
+from torpor.vmm.qemu.memory import GuestGone, NotItsImage, Ram, read_ahead, save_ram
+from torpor.vmm.qemu.processor import processor_name
 from torpor.vmm.qemu.qmp import Monitor, MonitorLost, MonitorRefused
 
 _T = TypeVar("_T")
@@ -31,7 +35,7 @@ _NO_NEWS = ("Expected vmdescription section", "migration to a file is deprecated
 OLDEST_VERSION = (8, 2)
 # Generous: a loaded host under emulation. What takes longer is not slow but stuck.
 _START_TIMEOUT_S = 30.0
-_MONITOR_TIMEOUT_S = 20.0
+_MONITOR_TIMEOUT_S = 10.0
 _LOG_TAIL_BYTES = 4096
 INSTALL = (
     "run `make setup` in the checkout, or install QEMU 8.2 or newer"
@@ -56,10 +60,10 @@ async def qemu_version(program: str = PROGRAM) -> str:
 
 
 class QemuMachine:
-    """A running QEMU. Made by the driver; keeps the machine contract."""
+    """A running QEMU. Made by the driver; keeps the machine contract. `ram` is None for one that was booted."""
 
-    def __init__(self, place: Place, process: _Process, monitor: Monitor) -> None:
-        self._place, self._process, self._monitor = place, process, monitor
+    def __init__(self, place: Place, process: _Process, monitor: Monitor, ram: Ram | None) -> None:
+        self._place, self._process, self._monitor, self._ram = place, process, monitor, ram
         self._child = process.child
 
     def __repr__(self) -> str:
@@ -89,10 +93,17 @@ class QemuMachine:
             raise SandboxLost(f"the machine of {self._place.name} does not answer: {error}") from error
 
     async def pause(self) -> None:
-        await self._ask("stop")
+        await self._ask("stop", FreezeFailed)
 
     async def resume(self) -> None:
-        await self._ask("cont")
+        await self._ask("cont", RestoreFailed)
+
+    async def revive(self) -> bool:
+        status = await self._ask("query-status", SandboxLost)
+        if status["status"] != "io-error":
+            return False
+        await self.resume()
+        return True
 
     async def save_state(self, state: Path) -> None:
         try:
@@ -101,16 +112,40 @@ class QemuMachine:
                 await self._monitor.execute("xen-save-devices-state", filename=str(state), live=False)
         except (MonitorLost, MonitorRefused, TimeoutError) as error:
             state.unlink(missing_ok=True)
-            raise FreezeFailed(
-                f"the machine state of {self._place.name} was not saved: {error or 'timeout'}"
-            ) from error
+            raise FreezeFailed(f"the machine state of {self._place.name} was not saved: {_said(error)}") from error
 
-    async def _ask(self, command: str) -> None:
+    async def read_ahead(self, like: Path) -> None:
+        with self._saving_memory() as ram:
+            await shielded(asyncio.to_thread(read_ahead, ram, like))
+
+    async def save_memory(self, image: Path, *, like: Path | None = None) -> Written:
+        with self._saving_memory() as ram:
+            if (await self._ask("query-status", FreezeFailed))["running"]:
+                raise FreezeFailed(f"the machine of {self._place.name} is not paused")
+            return await shielded(asyncio.to_thread(save_ram, ram, image, like or image))
+
+    @contextmanager
+    def _saving_memory(self) -> Iterator[Ram]:
+        """Yield what is known of the memory, and raise what goes wrong with it as the contract's errors."""
+        if self._ram is None:
+            raise FreezeFailed(f"the machine of {self._place.name} was booted: what it was booted with is its image")
+        try:
+            with saving_memory_of(self._place.name):
+                yield self._ram
+        except GuestGone as error:
+            raise SandboxLost(f"the machine of {self._place.name} ended while it was saved: {error}") from error
+        except NotItsImage as error:
+            raise FreezeFailed(f"the memory of {self._place.name} was not saved: {error}") from error
+
+    async def _ask(self, command: str, late: type[Failed]) -> Any:
+        """Have the monitor do something. Raises SandboxLost if it is lost, `late` if it refuses or takes too long."""
         try:
             async with asyncio.timeout(_MONITOR_TIMEOUT_S):
-                await self._monitor.execute(command)
-        except (MonitorLost, MonitorRefused, TimeoutError) as error:
-            raise SandboxLost(f"the machine of {self._place.name} does not answer: {error or 'timeout'}") from error
+                return await self._monitor.execute(command)
+        except MonitorLost as error:
+            raise SandboxLost(f"the machine of {self._place.name} does not answer: {_said(error)}") from error
+        except (MonitorRefused, TimeoutError) as error:
+            raise late(f"the machine of {self._place.name} does not do `{command}`: {_said(error)}") from error
 
     async def wait_gone(self) -> None:
         await self._child.gone.wait()
@@ -124,41 +159,48 @@ class QemuMachine:
         self._process.tidy()
 
 
+def _said(error: Exception) -> str:
+    return str(error) or f"no answer within {_MONITOR_TIMEOUT_S:g} s"
+
+
 class QemuDriver:
     """Starts QEMU processes with one accelerator; keeps the driver contract."""
 
     def __init__(self, accelerator: Accelerator, version: str, *, program: str = PROGRAM) -> None:
         self._accelerator, self._program = accelerator, program
-        self.fingerprint = Fingerprint("qemu-microvm", version, accelerator.name, accelerator.cpu_model)
+        # "host" is what this host has, so it says nothing on another.
+        cpu = f"host:{processor_name()}" if accelerator.cpu_model == "host" else accelerator.cpu_model
+        self.fingerprint = Fingerprint("qemu", version, accelerator.name, cpu, MACHINE)
 
     async def boot(self, place: Place, hardware: Hardware, memory: Path) -> QemuMachine:
         try:
             with _starting(BootFailed):
-                return await self._start(place, hardware, memory, None, BootFailed)
+                return QemuMachine(place, *await self._start(place, hardware, memory, None, BootFailed), None)
         except BaseException:
             memory.unlink(missing_ok=True)
             raise
 
     async def load(self, place: Place, hardware: Hardware, saved: Saved) -> QemuMachine:
         with _starting(RestoreFailed), saved.state.open("rb") as state:
-            return await self._start(place, hardware, saved.memory, state.fileno(), RestoreFailed)
+            image = saved.memory.stat()  # now: once QEMU maps it, it may be unlinked
+            started = await self._start(place, hardware, saved.memory, state.fileno(), RestoreFailed)
+            return QemuMachine(place, *started, Ram(started[0].child.pid, image.st_ino, image.st_size))
 
     async def _start(
         self, place: Place, hardware: Hardware, memory: Path, state: int | None, failure: type[Failed]
-    ) -> QemuMachine:
+    ) -> tuple[_Process, Monitor]:
         def argv_of(sockets: tuple[int, int, int]) -> list[str]:
             return qemu_argv(self._program, self._accelerator, hardware, memory, Descriptors(*sockets, state))
 
         process = _spawn(place, argv_of, state)
         try:
-            monitor = await _wait_up(place, process.child, state)
+            return process, await _wait_up(place, process.child, state)
         except BaseException as error:
             await process.child.kill()
             process.tidy()
             if isinstance(error, MonitorLost | MonitorRefused | OSError):
                 raise failure(f"the machine did not start: {process.how_it_ended()}") from error
             raise
-        return QemuMachine(place, process, monitor)
 
 
 @contextmanager

@@ -10,13 +10,13 @@ import asyncio
 import json
 import os
 import platform
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torpor.kit.files import write_whole
 from torpor.kit.proc import ProgramFailed, run
 from torpor.vmm.qemu.argv import Accelerator, kvm, tcg
+from torpor.vmm.qemu.processor import processor_name
 from torpor.vmm.qemu.tsc import tsc_khz
 
 # Printed by the initramfs of the probe; under KVM a boot to there takes well under a second.
@@ -42,7 +42,7 @@ async def decide(wanted: str, qemu: str, version: str, boot: tuple[Path, Path], 
 
     `boot` is the kernel and the probe's initramfs.
     """
-    subject = f"{_cpu()}; Linux {platform.release()}; QEMU {version}; guest {boot[0].parent.name}"
+    subject = f"{processor_name()}; Linux {platform.release()}; QEMU {version}; guest {boot[0].parent.name}"
     if wanted != "auto":
         return Verdict(wanted, "chosen by configuration", subject)
     if (missing := _why_no_device()) is not None:
@@ -94,8 +94,3 @@ async def _try_boot(qemu: str, boot: tuple[Path, Path], subject: str) -> Verdict
     if MARK not in said:
         return Verdict("tcg", "/dev/kvm is there, but a guest's kernel dies with it", subject)
     return Verdict("kvm", "a guest boots with it", subject)
-
-
-def _cpu() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1] if found else platform.machine()
