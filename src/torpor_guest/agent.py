@@ -12,6 +12,7 @@ from torpor_guest.cgroups import CgroupTree
 from torpor_guest.connection import Connection, Stream
 from torpor_guest.execs import Execs
 from torpor_guest.files import Files
+from torpor_guest.hooks import Hooks
 from torpor_guest.identity import Adoption, Machine
 from torpor_guest.loop import Loop
 from torpor_guest.quiesce import Quiescence
@@ -27,6 +28,15 @@ class Place(NamedTuple):
     lasting: bool
     machine: Machine
     tree: CgroupTree | None
+    hooks: str
+
+
+class _Users(NamedTuple):
+    """Everything of the user's, as an adoption sees it."""
+
+    mark: Callable[[dict[bytes, bytes]], None]
+    count_hooks: Callable[[str], int]
+    thaw: Callable[[], None]
 
 
 class Agent:
@@ -37,13 +47,15 @@ class Agent:
         self._tree = place.tree
         accounts = Accounts()
         execs = Execs(self._loop, Reaper(self._loop), accounts, place.tree)
-        quiescence = Quiescence(self._loop, place.tree)
-        adoption = Adoption(place.machine, execs.marks.update, quiescence.thaw)
+        hooks = Hooks(execs, place.hooks)
+        quiescence = Quiescence(self._loop, place.tree, hooks, place.machine.set_clock)
+        adoption = Adoption(place.machine, _Users(execs.marks.update, hooks.count, quiescence.thaw))
         self._operations: dict[str, Callable[[Stream, Request], None]] = {
             "ping": _ping,
             "adopt": adoption.adopt,
             "quiesce": quiescence.quiesce,
             "unquiesce": quiescence.unquiesce,
+            "hooks": hooks.serve,
             "exec": execs.exec,
             **Files(self._loop, accounts).operations(),
         }

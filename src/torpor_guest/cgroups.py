@@ -144,19 +144,11 @@ class CgroupTree:
         finally:
             os.write(self._home, b"0")
 
-    def frozen(self) -> bool:
-        """Tell whether everything of the user's is stopped."""
-        return _field(_read(f"{self.user}/cgroup.events"), b"frozen") == 1
-
     def freezing(self) -> bool:
         """Tell whether everything of the user's is stopped or about to."""
         # Remembered, and so saved and restored with the memory: the kernel's own answer would cost every create and
         # exec.
         return self._freezing
-
-    def populated(self) -> bool:
-        """Tell whether anything of the user's runs."""
-        return _field(_read(f"{self.user}/cgroup.events"), b"populated") == 1
 
     def freeze(self) -> None:
         """Begin to stop everything of the user's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from torpor_guest import protocol, spawn
@@ -23,7 +23,7 @@ from torpor_guest.sessions import Session
 class Execs:
     """Starts commands. `tree` is None where there are no control groups; then a command is what its session holds.
 
-    `marks` are variables that every command gets (under what the request gives), such as the sandbox's id.
+    `marks` are variables that every command gets (under what the request gives): the sandbox's own, and its id.
     """
 
     def __init__(self, loop: Loop, reaper: Reaper, accounts: Accounts, tree: CgroupTree | None) -> None:
@@ -33,9 +33,7 @@ class Execs:
 
     def exec(self, stream: Stream, request: Request) -> None:
         """Serve one `exec`. Raises Refusal if the request makes no sense; a program that is not there is a result."""
-        if self._tree is not None and self._tree.freezing():
-            # The agent passes through the group it starts a command in, so it would stop itself.
-            raise Refusal("busy", "the sandbox is being frozen; nothing can be started in it now")
+        self.check_running()
         account = self._accounts.find(request.optional_text("user"))
         cwd = request.path("cwd") if request.optional_text("cwd") is not None else None
         order = spawn.Order(
@@ -50,6 +48,23 @@ class Execs:
         except OSError as error:  # no descriptor, process or control group to be had
             reason = os.strerror(error.errno or 0).lower()
             raise Refusal("busy", f"the sandbox has no room for another command: {reason}") from error
+
+    def freezing(self) -> bool:
+        """Tell whether everything of the user's is stopped or about to: then nothing can be started.
+
+        The agent passes through the group it starts a command in, so it would stop itself.
+        """
+        return self._tree is not None and self._tree.freezing()
+
+    def check_running(self) -> None:
+        """Raise Refusal if nothing can be started now."""
+        if self.freezing():
+            raise Refusal("busy", "the sandbox is being frozen; nothing can be started in it now")
+
+    def order_of_root(self, argv: list[bytes], env: Mapping[bytes, bytes]) -> spawn.Order:
+        """Return how root runs a program in the root folder, with `env` beside what every command gets."""
+        root = self._accounts.find(None)
+        return spawn.Order(argv, spawn.base_environment(root) | self.marks | dict(env), b"/", root)
 
     def start(self, order: spawn.Order, streams: spawn.Streams) -> tuple[int, Cgroup | Session]:
         """Start a process and return its id and what it can be killed by."""
@@ -149,12 +164,7 @@ class _Command:
         self._kill()
 
     def _kill(self) -> None:
-        """Kill a command that has not ended yet, also where root has led it out of its group."""
-        try:
-            self._group.kill()
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+        kill(self._group, self._pid)
 
     def _ended(self, status: int) -> None:
         if self._timer is not None:
@@ -196,6 +206,15 @@ class _Command:
             self._input.end()
         for pipe in self._outputs:
             pipe.discard()
+
+
+def kill(group: Cgroup | Session, pid: int) -> None:
+    """Kill a command that has not ended yet, also where root has led it out of its group."""
+    try:
+        group.kill()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
 
 def _outcome_of(status: int) -> dict[str, object]:

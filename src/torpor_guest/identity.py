@@ -8,6 +8,8 @@ still:
 `generation` grows with every adoption, also with one under the same id (a wake). Commands find the id in
 TORPOR_SANDBOX_ID.
 
+Where one step fails, all has: the host is told, and the user's processes are not let go.
+
 Every create waits for an adoption, and each piece of code in it that has not run since the restore has to be
 translated by an emulating host. So it does little: the files are on a tmpfs, bound over their places in /etc, and
 stay open.
@@ -24,7 +26,6 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from torpor_guest.connection import Stream
@@ -135,34 +136,52 @@ class FolderMachine:
         """The host name belongs to the host; it stays."""
 
 
+class Users(Protocol):
+    """What an adoption means to everything of the user's."""
+
+    def mark(self, marks: dict[bytes, bytes]) -> None:
+        """Give these variables to every later command."""
+
+    def count_hooks(self, event: str) -> int:
+        """Return how many hooks there are for an event. Raises Refusal if there is no such event."""
+
+    def thaw(self) -> None:
+        """Let the user's processes go on."""
+
+
 class Adoption:
-    """Serves `adopt`.
+    """Serves `adopt`."""
 
-    `mark` takes the variables that every later command gets, `thaw` lets the user's processes go on.
-    """
-
-    def __init__(self, machine: Machine, mark: Callable[[dict[bytes, bytes]], None], thaw: Callable[[], None]) -> None:
-        self._machine, self._mark, self._thaw = machine, mark, thaw
+    def __init__(self, machine: Machine, users: Users) -> None:
+        self._machine, self._users = machine, users
 
     def adopt(self, stream: Stream, request: Request) -> None:
-        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation}: RESULT {sandbox_id, hostname, generation,
-        wall_ns}.
+        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation, env?, thaw?, event?}: RESULT {sandbox_id,
+        hostname, generation, wall_ns, hooks}.
+
+        `env` is added to what commands start from. With `thaw` (it is, unless it is said to be false) the user's
+        processes go on, else they stay as they are. `hooks` is how many there are for `event`. If anything fails:
+        ERROR, and nothing goes on.
         """
-        order = read_order(request)
+        order, env = read_order(request), request.environment("env")
+        thaw, event = request.flag("thaw", default=True), request.optional_text("event")
+        hooks = 0 if event is None else self._users.count_hooks(event)
         try:
             self._become(order)
         except OSError as error:
             raise Refusal("failed", f"the guest could not take its identity: {error}") from error
-        self._mark({b"TORPOR_SANDBOX_ID": order.sandbox_id.encode()})
+        self._users.mark(env | {b"TORPOR_SANDBOX_ID": order.sandbox_id.encode()})
         stream.result(
             {
                 "sandbox_id": order.sandbox_id,
                 "hostname": order.hostname,
                 "generation": order.generation,
                 "wall_ns": time.time_ns(),
+                "hooks": hooks,
             }
         )
-        self._thaw()
+        if thaw:
+            self._users.thaw()
 
     def _become(self, order: Order) -> None:
         machine = self._machine

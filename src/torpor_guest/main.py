@@ -1,8 +1,8 @@
 """The agent's program: `main.py [--port NAME]` as a guest's first process.
 
-To develop and test it as an ordinary process: `--no-init --socket-fd N [--cgroup DIR] --identity-root DIR`. It then
-serves on a connected socket until that is closed, sets up nothing, and writes identities below DIR instead of into
-the system. Without a control group of its own it holds commands together by their sessions.
+As an ordinary process, to develop and test it: `--no-init --socket-fd N [--cgroup DIR] --identity-root DIR
+[--hooks DIR]`. It then serves on a connected socket until that is closed, sets up nothing, and writes identities below
+DIR instead of into the system. Without a control group of its own it holds commands together by their sessions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from torpor_guest import startup
 from torpor_guest.agent import Agent, Place
 from torpor_guest.cgroups import CgroupTree
+from torpor_guest.hooks import ROOT
 from torpor_guest.identity import FolderMachine, GuestMachine
 from torpor_guest.reaper import become_subreaper
 
@@ -22,7 +23,7 @@ from torpor_guest.reaper import become_subreaper
 def main() -> None:
     """Serve for as long as the guest lives."""
     options = _parser().parse_args()
-    place = _ordinary_place(options) if options.no_init else _guest_place(options.port)
+    place = _ordinary_place(options) if options.no_init else _guest_place(options)
     agent = Agent(place)
     # Everything that exists now lives as long as the agent; looking through it again would only dirty memory.
     gc.collect()
@@ -37,13 +38,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket-fd", type=int, help="serve on this connected socket")
     parser.add_argument("--cgroup", help="an empty cgroup v2 folder for commands")
     parser.add_argument("--identity-root", help="write identities below this folder")
+    parser.add_argument("--hooks", default=ROOT, help="the folder of the user's hooks")
     return parser
 
 
-def _guest_place(port: str) -> Place:
+def _guest_place(options: argparse.Namespace) -> Place:
     startup.start_system()
-    fd = os.open(startup.find_port(port), os.O_RDWR | os.O_CLOEXEC)
-    return Place(fd, lasting=True, machine=GuestMachine(), tree=CgroupTree(startup.CGROUP_ROOT))
+    fd = os.open(startup.find_port(options.port), os.O_RDWR | os.O_CLOEXEC)
+    tree = CgroupTree(startup.CGROUP_ROOT)
+    return Place(fd, lasting=True, machine=GuestMachine(), tree=tree, hooks=options.hooks)
 
 
 def _ordinary_place(options: argparse.Namespace) -> Place:
@@ -53,7 +56,8 @@ def _ordinary_place(options: argparse.Namespace) -> Place:
     os.set_inheritable(options.socket_fd, False)
     become_subreaper()
     tree = None if options.cgroup is None else CgroupTree(options.cgroup)
-    return Place(options.socket_fd, lasting=False, machine=FolderMachine(options.identity_root), tree=tree)
+    machine = FolderMachine(options.identity_root)
+    return Place(options.socket_fd, lasting=False, machine=machine, tree=tree, hooks=options.hooks)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The protocol between the host and the guest's agent, version 1. Pure: bytes in, bytes out, no I/O.
+"""The protocol between the host and the guest's agent, version 2. Pure: bytes in, bytes out, no I/O.
 
 The line is a byte stream in each direction that may have lost bytes, or hold stale ones, whenever the host connects
 anew.
@@ -39,6 +39,10 @@ gives it back as the bytes are really consumed. Frames for a stream that is over
 cannot know what the host had sent before it heard; towards the host they are a breach of the protocol, like data
 without credit, a wrong header or malformed JSON, and the host closes the connection.
 
+Freeze. `quiesce` is the last thing a host sends before the machine is stopped; of calls under way it keeps back what it
+has to send. If the machine is ended, whatever the guest had sent of its last frame was read by the host, and the rest
+of it comes first when the guest goes on elsewhere, where the host may go on without a greeting.
+
 Paths and file names are bytes; in JSON they stand as `torpor_guest.names` writes them.
 """
 
@@ -50,7 +54,7 @@ from binascii import crc32
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 OPEN: Final = 1
 DATA: Final = 2

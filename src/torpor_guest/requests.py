@@ -30,9 +30,9 @@ class Request:
         """Return a text, or None where it is absent or null."""
         return None if self._fields.get(name) is None else self.text(name)
 
-    def flag(self, name: str) -> bool:
-        """Return a truth value, False where it is absent."""
-        value = self._fields.get(name, False)
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a truth value, or the default where it is absent."""
+        value = self._fields.get(name, default)
         if not isinstance(value, bool):
             raise invalid(f"{name} must be true or false")
         return value

@@ -253,7 +253,8 @@ async def test_adopting_gives_commands_the_sandbox_s_id(guest: Guest) -> None:
 
 async def test_a_quiet_guest_runs_on_when_it_is_told(guest: Guest) -> None:
     await guest.quiesce(timeout_s=10)
-    await guest.unquiesce()
+    await guest.thaw()
+    guest.release()
     assert (await run(guest, "echo", "on")).stdout == b"on\n"
 
 

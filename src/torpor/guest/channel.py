@@ -4,10 +4,14 @@ The protocol is `torpor_guest.protocol`. The guest is hostile: whatever it sends
 closes the channel. What a channel raises:
 
 * `RestoreFailed` from `open`: no agent that we can speak with has answered. Nothing is left open.
-* `Unavailable` from `call`: the channel was closed before; nothing was sent.
+* `Unavailable` from `call`: the channel was closed before; nothing was sent. `Busy`: the guest is being frozen.
 * `OutcomeUnknown` from a call under way when the channel closes, whoever closed it and why; and from all calls under
   way when the guest has been silent for SILENCE_S: it is told to stop them, and the channel stays open.
 * the guest's own refusals, as the class that fits (`torpor.guest.refusals`).
+
+A guest may be frozen, its machine ended, and woken in another one while calls are under way. The channel is held then:
+of what is to be sent to the guest everything waits, in order, until the release. What the guest had sent before is
+read to its end, be it in the middle of a frame, and after `continue_on` the rest of it comes over another socket.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
 from typing import Any, cast
 
-from torpor.errors import Busy, InvalidRequest, OutcomeUnknown, RestoreFailed, TorporError, Unavailable
+from torpor.errors import Busy, InvalidRequest, OutcomeUnknown, RestoreFailed, Unavailable
+from torpor.guest.calls import Call
+from torpor.guest.hold import Hold
 from torpor.guest.refusals import refusal_of
 from torpor.guest.silence import Silence
 from torpor.guest.turns import Turns
@@ -26,169 +31,12 @@ from torpor.kit.shielded import shielded
 from torpor_guest import protocol
 from torpor_guest.protocol import Frame, ProtocolError, Welcome
 
-# How long a call that was given up waits for the guest to confirm, in seconds.
-_CANCEL_S = 10.0
 # A guest that sends nothing for half of SILENCE_S while a call is under way is asked for a sign of life, and one that
 # gives none until the end of it, in seconds, hangs. Longer than a busy guest's disk takes for an fsync, for which
 # everybody in it waits.
 SILENCE_S = 30.0
-# Pieces of output kept for one call before those of one sub-channel are put together.
-_MAX_PIECES = 64
-
-Data = tuple[int, bytes]
-
-
-class Call:
-    """One call under way. Its owner closes it; leaving it early tells the guest to stop."""
-
-    def __init__(self, channel: Channel, number: int) -> None:
-        self._channel, self.number = channel, number
-        self._credit = protocol.WINDOW
-        self._allowed = [0, protocol.WINDOW, protocol.WINDOW]
-        self._consumed = [0, 0, 0]
-        self._received: deque[tuple[int, bytearray]] = deque()
-        self._parts = bytearray()
-        self._result: dict[str, Any] | None = None
-        self._error: TorporError | None = None
-        self._abandoned = False
-        # Set whenever something changes that a waiter may wait for; each clears it before it looks.
-        self._changed = asyncio.Event()
-
-    @property
-    def over(self) -> bool:
-        """Whether the guest has answered, or never will."""
-        return self._result is not None or self._error is not None
-
-    async def receive(self) -> Data | None:
-        """Return the next (sub-channel, bytes), or None when the call has ended well.
-
-        Raises what ended it otherwise.
-        """
-        while not self._received:
-            if self._error is not None:
-                raise self._error
-            if self._result is not None:
-                return None
-            await self._wait_changed()
-        sub, payload = self._received.popleft()
-        self._consumed[sub] += len(payload)
-        if self._consumed[sub] >= protocol.CREDIT_STEP and not self.over:
-            self._allowed[sub] += self._consumed[sub]
-            self._channel.write_control(protocol.credit(self.number, sub, self._consumed[sub]))
-            self._consumed[sub] = 0
-        return sub, bytes(payload)
-
-    async def result(self) -> dict[str, Any]:
-        """Return the guest's result, which data may not come before. Raises what ended the call otherwise."""
-        if await self.receive() is not None:
-            raise self._channel.fail("data where only a result is due")
-        return self._result or {}
-
-    async def send(self, data: bytes | memoryview) -> bool:
-        """Send bytes of INPUT as the guest takes them. Returns False, with some not sent, once the call is over."""
-        view = memoryview(data)
-        while view:
-            if self.over:
-                return False
-            if self._credit == 0:
-                await self._wait_changed()
-                continue
-            await self._channel.wait_writable()
-            size = min(len(view), self._credit, protocol.MAX_PAYLOAD)
-            if self.over or size == 0:
-                self._channel.pass_turn()
-                continue
-            self._credit -= size
-            self._channel.write_bulk(protocol.frame(self.number, protocol.DATA, protocol.INPUT, view[:size]))
-            view = view[size:]
-        return True
-
-    def end_input(self) -> None:
-        """Say that no more INPUT comes."""
-        if not self.over:
-            self._channel.write_control(protocol.frame(self.number, protocol.END, protocol.INPUT))
-
-    async def aclose(self) -> None:
-        """End the call. If it is under way the guest is told to stop, and has a bounded time to confirm it."""
-        if not self.over and not self._abandoned:
-            self._abandon()
-            await shielded(self._wait_confirmed())
-
-    async def _wait_confirmed(self) -> None:
-        try:
-            async with asyncio.timeout(_CANCEL_S):
-                while not self.over:
-                    await self._wait_changed()
-        except TimeoutError:
-            # The stream stays known to the channel, so a late answer is no breach; without credit it cannot grow.
-            return
-
-    async def _wait_changed(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    # -- called by the channel
-
-    def fail(self, error: TorporError) -> None:
-        """The channel is closed."""
-        if not self.over:
-            self._error = error
-        self._changed.set()
-
-    def give_up(self, error: TorporError) -> None:
-        """The guest is silent: end the call here, and tell the guest to stop should it ever listen again."""
-        if not self.over:
-            if not self._abandoned:
-                self._abandon()
-            self.fail(error)
-
-    def _abandon(self) -> None:
-        self._abandoned = True
-        self._received.clear()
-        self._channel.write_control(protocol.frame(self.number, protocol.CANCEL))
-
-    def take(self, frame: Frame) -> bool:
-        """Take a frame of the guest and return whether it is the call's last. Raises ProtocolError."""
-        if frame.type == protocol.DATA:
-            self._take_data(frame.sub, frame.payload)
-        elif frame.type == protocol.CREDIT and frame.sub == protocol.INPUT:
-            self._credit += protocol.credit_count(frame.payload)
-            if self._credit > protocol.WINDOW:
-                raise ProtocolError("credit beyond the window")
-        elif frame.type == protocol.RESULT:
-            self._take_result(frame)
-        elif frame.type == protocol.ERROR:
-            self._error = refusal_of(protocol.load(bytes(frame.payload)))
-        else:
-            raise ProtocolError(f"a frame of type {frame.type} from the guest")
-        self._changed.set()
-        return self._result is not None or frame.type == protocol.ERROR
-
-    def _take_data(self, sub: int, payload: memoryview) -> None:
-        if sub not in (protocol.OUTPUT, protocol.ERRORS) or len(payload) > self._allowed[sub] or not payload:
-            raise ProtocolError("data that no credit was given for")
-        self._allowed[sub] -= len(payload)
-        if not self._abandoned:
-            self._keep(sub, payload)
-
-    def _keep(self, sub: int, payload: memoryview) -> None:
-        # A guest that sends single bytes must not make us keep an object for each. Order between stdout and stderr is
-        # kept only as long as there are few pieces.
-        crowded = len(self._received) >= _MAX_PIECES
-        for kept_sub, kept in reversed(self._received):
-            if kept_sub == sub and (crowded or len(kept) + len(payload) <= protocol.MAX_PAYLOAD):
-                kept.extend(payload)
-                return
-            if not crowded:
-                break
-        self._received.append((sub, bytearray(payload)))
-
-    def _take_result(self, frame: Frame) -> None:
-        self._parts += frame.payload
-        if len(self._parts) > protocol.MAX_RESULT:
-            raise ProtocolError("a result that is too long")
-        if frame.sub == protocol.LAST:
-            self._result = protocol.load(self._parts)
+# Of the streams that there may be, so many are kept for those who must come through: freezes, signs of life.
+_RESERVED = 8
 
 
 class Channel(asyncio.BufferedProtocol):
@@ -196,8 +44,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def __init__(self, silence_s: float = SILENCE_S) -> None:
         self.features: dict[str, Any] = {}
-        self._silence = Silence(silence_s, self)
         self.closed = asyncio.Event()
+        self._silence = Silence(silence_s, self)
         self._nonce = os.urandom(protocol.NONCE_SIZE)
         self._parser = protocol.Parser(protocol.seek_welcome(self._nonce))
         self._transport: asyncio.Transport
@@ -206,6 +54,11 @@ class Channel(asyncio.BufferedProtocol):
         self._next_number = 1
         self._reason: str | None = None
         self._turns = Turns()
+        self._hold = Hold()
+        # Set while there is no socket: for a while, or for good once the channel is closed.
+        self._unplugged = asyncio.Event()
+        # Nobody wants it to go on elsewhere: it was closed here, or the guest broke the protocol.
+        self._ending = False
 
     @classmethod
     async def open(cls, sock: socket.socket, *, timeout_s: float, silence_s: float = SILENCE_S) -> Channel:
@@ -213,12 +66,8 @@ class Channel(asyncio.BufferedProtocol):
 
         Raises RestoreFailed, and the socket is closed, if no agent of our protocol version answers in time.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            _, channel = await loop.create_unix_connection(lambda: cls(silence_s), sock=sock)
-        except BaseException:
-            sock.close()
-            raise
+        channel = cls(silence_s)
+        await channel._plug(sock)
         try:
             async with asyncio.timeout(timeout_s):
                 welcome = await channel._greet()
@@ -232,6 +81,13 @@ class Channel(asyncio.BufferedProtocol):
         channel.features = welcome.features
         return channel
 
+    async def _plug(self, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+
     async def _greet(self) -> Welcome:
         self._transport.write(protocol.PREAMBLE + protocol.hello(self._nonce))
         welcome = await self._welcomed
@@ -242,25 +98,35 @@ class Channel(asyncio.BufferedProtocol):
             )
         return welcome
 
-    def call(self, request: dict[str, Any]) -> Call:
-        """Begin a call.
+    async def call(self, request: dict[str, Any]) -> Call:
+        """Begin a call; while the line is held, at its release.
 
-        Raises Unavailable if the channel is closed, Busy or InvalidRequest if it is one too many or too long.
+        Raises Unavailable if the channel is closed, Busy if the guest is leaving its machine, Busy or InvalidRequest
+        if the call is one too many or too long. Nothing was sent then.
         """
-        if self.closed.is_set():
+        while self._hold.on:
+            if self._hold.leaving:
+                raise Busy("the sandbox is being frozen", hint="try again in a moment")
+            await self._hold.changed()
+        if len(self._calls) >= protocol.MAX_STREAMS - _RESERVED:
+            raise Busy(f"{len(self._calls)} calls are under way in this sandbox already")
+        return self.call_now(request)
+
+    def call_now(self, request: dict[str, Any]) -> Call:
+        """Begin a call even if the line is held. Raises Unavailable or InvalidRequest as `call` does."""
+        if self.closed.is_set() or self._unplugged.is_set():
             raise Unavailable(f"the guest's agent cannot be reached: {self.reason}")
-        if len(self._calls) >= protocol.MAX_STREAMS:
-            raise Busy(f"{protocol.MAX_STREAMS} calls are under way in this sandbox already")
         opening = protocol.message(self._next_number, protocol.OPEN, request)
         if len(opening) > protocol.MAX_REQUEST:
             raise InvalidRequest("the command and its environment are longer than 4 MiB")
-        self._silence.begin()
+        if not self._hold.on:
+            self._silence.begin()
         return self._begin(opening)
 
     def _begin(self, opening: bytes) -> Call:
         number, self._next_number = self._next_number, self._next_number + 2
         call = self._calls[number] = Call(self, number)
-        self.write_control(opening)
+        self._transport.write(opening)
         return call
 
     # -- a guest that hangs: see `torpor.guest.silence`
@@ -283,17 +149,89 @@ class Channel(asyncio.BufferedProtocol):
             call.give_up(error)
         self._turns.wake_all()
 
+    # -- a guest that is frozen, and wakes elsewhere
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is sent now but what `call_now` begins."""
+        return self._hold.on
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the guest has confirmed that it stands still, and was not told to go on since."""
+        return self._hold.confirmed
+
+    @confirmed.setter
+    def confirmed(self, value: bool) -> None:
+        self._hold.confirmed = value
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the guest has left its machine and the line waits for another socket."""
+        return self._unplugged.is_set() and not self.closed.is_set()
+
+    def hold(self, *, leaving: bool) -> None:
+        """Keep back from now on what calls under way have to send; a guest's silence means nothing meanwhile.
+
+        New calls wait, or with `leaving` are refused.
+        """
+        self._hold.begin(leaving=leaving)
+        self._turns.hold()
+        self._silence.end()
+        for call in self._calls.values():
+            call.look_again()
+
+    def release(self) -> None:
+        """Send what was kept back, and let new calls through. Idempotent; nothing happens while it is suspended."""
+        if not self._hold.on or self.suspended:
+            return
+        if kept := self._hold.end():
+            self._transport.write(kept)
+        self._turns.release()
+        if self.owed():
+            self._silence.begin()
+
+    async def released(self) -> None:
+        """Return when the line is not held, or closed."""
+        while self._hold.on:
+            await self._hold.changed()
+
+    async def wait_suspended(self) -> None:
+        """Return when a guest that was leaving has left: all it had sent is read, and calls under way wait.
+
+        Raises OutcomeUnknown if the line was lost instead.
+        """
+        await self._unplugged.wait()
+        if self.closed.is_set():
+            raise self._lost()
+
+    async def continue_on(self, sock: socket.socket) -> None:
+        """Go on, still held, over another socket, which belongs to the channel from now on.
+
+        Raises Unavailable, and the socket is closed, if the channel is not suspended.
+        """
+        if not self.suspended:
+            sock.close()
+            raise Unavailable(f"the line to the guest's agent does not wait for another one: {self.reason}")
+        await self._plug(sock)
+
     async def aclose(self) -> None:
         """Close the line. Idempotent; calls under way raise OutcomeUnknown."""
-        if not self.closed.is_set():
-            self._transport.abort()
+        self._cut()
         await shielded(self.closed.wait())
+
+    def _cut(self) -> None:
+        self._ending = True
+        if self.suspended:
+            self._lose(None)
+        elif not self.closed.is_set():
+            self._transport.abort()
 
     def fail(self, reason: str) -> OutcomeUnknown:
         """Close the line because the guest broke the protocol; return the error to raise."""
         if self._reason is None:
             self._reason = f"it broke the protocol: {reason}"
-        self._transport.abort()
+        self._cut()
         return self._lost()
 
     @property
@@ -307,8 +245,11 @@ class Channel(asyncio.BufferedProtocol):
     # -- outgoing
 
     def write_control(self, frames: bytes) -> None:
-        """Send frames before any bulk data that waits."""
-        self._transport.write(frames)
+        """Send frames before any bulk data that waits; while the line is held, at its release."""
+        if self._hold.on:
+            self._hold.keep(frames)
+        else:
+            self._transport.write(frames)
 
     def write_bulk(self, frame: bytes) -> None:
         """Send one frame for which `wait_writable` was awaited just before."""
@@ -330,6 +271,11 @@ class Channel(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         # Paused as soon as the kernel does not take everything: what waits, waits here where its order can be chosen.
         self._transport.set_write_buffer_limits(high=0)
+        self._unplugged.clear()
+        self._turns.resume()
+        # A guest that has left a machine stands still until it is told otherwise, but its line can be lost once more.
+        self._hold.confirmed = False
+        self._reason = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Say where to put what is received."""
@@ -373,13 +319,21 @@ class Channel(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The line is closed."""
+        """The socket is closed: the guest has left, as it was to, or the line is lost."""
+        if self._hold.leaving and self._hold.confirmed and not self._ending:
+            self._unplugged.set()
+        else:
+            self._lose(exc)
+
+    def _lose(self, exc: Exception | None) -> None:
         if exc is not None:
             self._reason = self._reason or str(exc)
         error = self._lost()
         error.__cause__ = exc
         self.closed.set()
+        self._unplugged.set()
         self._silence.end()
+        self._hold.end()
         if not self._welcomed.done():
             self._welcomed.set_exception(error)
             self._welcomed.exception()  # retrieved: nobody may wait for it any more

@@ -10,50 +10,36 @@ import asyncio
 import base64
 import binascii
 import os
-import re
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from torpor.errors import InvalidRequest, OutcomeUnknown, RestoreFailed, TorporError
-from torpor.guest.channel import Call, Channel
+from torpor.errors import Failed, InvalidRequest, OutcomeUnknown, RestoreFailed, TorporError, Unavailable
+from torpor.guest.answers import Adopted, HooksRan, Moved, Thawed, chunks_of, entries_of, frames_of, read
+from torpor.guest.calls import Call
+from torpor.guest.channel import Channel
+from torpor.guest.refusals import clean
 from torpor.kit.shielded import wait_ended
 from torpor.model.identity import Identity
 from torpor.wire.frames import Frame, Kind
 from torpor.wire.host import ExecOrder, ExecOutcome
 from torpor.wire.public import FileEntry
-from torpor_guest import protocol
 
 _ENTROPY_BYTES = 64
 # The guest's wall clock after it was set may differ from ours by this and the time the call took, in seconds.
 _CLOCK_TOLERANCE_S = 1.0
-_ADOPT_S = 30.0
-# A line of a listing: a name and two paths at their longest, escaped.
-_MAX_LINE = 256 * 1024
+_PATIENCE_S = 20.0
+# For the answer to be on its way, and for a guest that is a little late, beyond the time it was given.
+_MARGIN_S = 2.0
+# The guest ends hooks that take longer together.
+_HOOKS_S = 120.0
 # A listing as a whole, by about what its entries take as JSON: some 100 000 entries with names of usual length.
 _ENTRY_BYTES = 200
 _MAX_LISTED_BYTES = 32 * 1024 * 1024
-_SIGNAL = re.compile(r"SIG[A-Z0-9]{1,12}")
-_MOST_CODE = 255
-_KINDS = {protocol.OUTPUT: Kind.STDOUT, protocol.ERRORS: Kind.STDERR}
-_Model = TypeVar("_Model", bound=BaseModel)
 
-
-class _Adopted(BaseModel):
-    model_config = ConfigDict(strict=True)
-    sandbox_id: str
-    hostname: str
-    generation: int
-    wall_ns: int
-
-
-class _Moved(BaseModel):
-    model_config = ConfigDict(strict=True)
-    bytes: int = Field(ge=0)
+Event = Literal["wake", "fork"]
 
 
 async def connect(sock: socket.socket, *, timeout_s: float) -> Guest:
@@ -62,14 +48,16 @@ async def connect(sock: socket.socket, *, timeout_s: float) -> Guest:
     Raises RestoreFailed, with nothing left open, if its agent does not answer in time or speaks another protocol
     version.
     """
-    return Guest(await Channel.open(sock, timeout_s=timeout_s))
+    return Guest(await Channel.open(sock, timeout_s=timeout_s), patience_s=timeout_s)
 
 
 class Guest:
     """One running guest. Methods may be called at the same time; `aclose` ends the line, not the guest."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, patience_s: float = _PATIENCE_S) -> None:
+        """`patience_s`: how long the guest may take to adopt an identity or to thaw, in seconds."""
         self._channel = channel
+        self._patience_s = patience_s
 
     @property
     def features(self) -> dict[str, Any]:
@@ -93,10 +81,23 @@ class Guest:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    async def adopt(self, identity: Identity) -> None:
-        """Give the guest its identity, the time and fresh entropy.
+    # -- freeze and restore
 
-        Raises RestoreFailed unless it has confirmed all of it.
+    async def adopt(
+        self,
+        identity: Identity,
+        *,
+        env: Mapping[str, str] | None = None,
+        thaw: bool = True,
+        event: Event | None = None,
+    ) -> int:
+        """Give the guest its identity, the time and fresh entropy, and let everything of the user's run on.
+
+        `env` is added to what every later command starts from. Without `thaw` everything of the user's stands still
+        until `thaw`. Returns how many hooks the guest has for `event`. Passes a held line.
+
+        Raises RestoreFailed unless the guest has confirmed all of it; InvalidRequest, with nothing sent, if `env` is
+        too long.
         """
         began_ns = time.time_ns()
         request = {
@@ -106,28 +107,92 @@ class Guest:
             "entropy": base64.b64encode(os.urandom(_ENTROPY_BYTES)).decode(),
             "wall_ns": began_ns,
             "generation": began_ns,
+            "env": None if env is None else dict(env),
+            "thaw": thaw,
+            "event": event,
         }
         try:
-            async with asyncio.timeout(_ADOPT_S):
-                adopted = _read(_Adopted, await self._ask(request))
-        except (TorporError, TimeoutError) as error:
-            raise RestoreFailed(f"the guest did not take its new identity: {error or 'no answer'}") from error
-        if (adopted.sandbox_id, adopted.hostname) != (identity.sandbox_id, identity.hostname):
+            adopted = read(Adopted, await self._tell(request, self._patience_s))
+        except InvalidRequest as error:
+            raise InvalidRequest("the sandbox's environment is longer than 4 MiB") from error
+        except TorporError as error:
+            raise RestoreFailed(f"the guest did not take its new identity: {error.message}") from error
+        asked = (identity.sandbox_id, identity.hostname, began_ns)
+        if (adopted.sandbox_id, adopted.hostname, adopted.generation) != asked:
             raise RestoreFailed("the guest confirmed another identity than the one it was given")
-        latest_ns = time.time_ns() + _CLOCK_TOLERANCE_S * 1e9
-        if not began_ns - _CLOCK_TOLERANCE_S * 1e9 <= adopted.wall_ns <= latest_ns:
+        if not _is_now(adopted.wall_ns, began_ns):
             raise RestoreFailed("the guest's clock is wrong after it was set")
+        return adopted.hooks
 
-    async def quiesce(self, *, timeout_s: float) -> None:
-        """Stop everything of the user's and write the guest's disks.
+    async def quiesce(
+        self, *, timeout_s: float, settle: bool = False, hooks: bool = False, leaving: bool = False
+    ) -> None:
+        """Stop everything of the user's, as the last thing that is sent: from now on the line is held until `release`.
 
-        Raises Failed, and everything runs on, if not in time.
+        What calls under way have to send is kept back. New calls wait; with `leaving` they raise Busy, and once the
+        guest has confirmed the line outlasts its machine (`wait_suspended`). With `hooks` the guest's own hooks run
+        first; with `settle` it writes its disks and tidies up last. Of a guest that stands still already nothing is
+        asked again.
+
+        Raises Failed if the guest refuses or is not ready in time (its processes run on), OutcomeUnknown if it does not
+        answer. The line is held all the same, and `confirmed` tells whether the guest stands still.
         """
-        await self._ask({"op": "quiesce", "timeout_s": timeout_s})
+        self._channel.hold(leaving=leaving)
+        if self.confirmed:
+            return
+        request = {"op": "quiesce", "timeout_s": timeout_s, "settle": settle, "hooks": hooks}
+        await self._tell(request, timeout_s + _MARGIN_S)
+        self._channel.confirmed = True
 
-    async def unquiesce(self) -> None:
-        """Let everything of the user's run on."""
-        await self._ask({"op": "unquiesce"})
+    @property
+    def confirmed(self) -> bool:
+        """Whether the guest has confirmed that it stands still, and was not told to go on since."""
+        return self._channel.confirmed
+
+    def release(self) -> None:
+        """Send what was kept back and let new calls through. Idempotent; not possible while it is suspended."""
+        self._channel.release()
+
+    async def thaw(self) -> None:
+        """Set the guest's clock and let everything of the user's run on. Passes a held line, and does not release it.
+
+        Raises Failed if the guest refuses or its clock is wrong after it, OutcomeUnknown if it does not answer.
+        """
+        self._channel.confirmed = False
+        began_ns = time.time_ns()
+        thawed = read(Thawed, await self._tell({"op": "unquiesce", "wall_ns": began_ns}, self._patience_s))
+        if not _is_now(thawed.wall_ns, began_ns):
+            raise Failed("the guest's clock is wrong after it was set")
+
+    async def run_hooks(self, event: Event) -> list[str]:
+        """Run the guest's own hooks for `event`, which take a bounded time, and return the names of those that failed.
+
+        Raises Failed if the guest refuses, OutcomeUnknown if it does not answer.
+        """
+        ran = read(HooksRan, await self._tell({"op": "hooks", "event": event}, _HOOKS_S, counts_held=False))
+        return [clean(name) for name in ran.failed]
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the guest has left its machine and the line waits for `continue_on`."""
+        return self._channel.suspended
+
+    async def wait_suspended(self) -> None:
+        """Return when a guest that was leaving, and has confirmed, has left its machine.
+
+        All it had sent is read then and given to its calls; those under way wait. Raises OutcomeUnknown if the line
+        was lost instead, as it is where the guest has not confirmed.
+        """
+        await self._channel.wait_suspended()
+
+    async def continue_on(self, sock: socket.socket) -> None:
+        """Go on over another socket, still held, with the guest as it was when it left; `sock` belongs to it from now.
+
+        To be followed by `adopt` or `thaw`, and `release`. Raises Unavailable if the line is not suspended.
+        """
+        await self._channel.continue_on(sock)
+
+    # -- commands and files
 
     async def ping(self) -> None:
         """Return when the agent has answered."""
@@ -160,7 +225,7 @@ class Guest:
         }
         async with self._call(request) as call:
             feeder = asyncio.create_task(_feed(call, data)) if data else None
-            frames = _frames_of(call)
+            frames = frames_of(call)
             try:
                 yield frames
             finally:
@@ -174,7 +239,7 @@ class Guest:
         """Read a file: yields its bytes in pieces. If it cannot be read the block is not entered."""
         async with self._call({"op": "read", "path": path, "user": user}) as call:
             first = await call.receive()
-            chunks = _chunks_of(call, first)
+            chunks = chunks_of(call, first)
             async with aclosing(chunks):
                 yield chunks
 
@@ -201,20 +266,20 @@ class Guest:
                     break
                 sent += len(chunk)
             call.end_input()
-            if _read(_Moved, await call.result()).bytes != sent:
+            if read(Moved, await call.result()).bytes != sent:
                 raise OutcomeUnknown(f"the guest wrote another count of bytes to {path} than it was sent")
             return sent
 
     async def stat(self, path: str, *, user: str | None = None) -> FileEntry:
         """Describe a file, folder or link; a link is not followed."""
-        return _read(FileEntry, await self._ask({"op": "stat", "path": path, "user": user}))
+        return read(FileEntry, await self._ask({"op": "stat", "path": path, "user": user}))
 
     async def list(self, path: str, *, user: str | None = None) -> list[FileEntry]:
         """Describe what is in a folder, by name. Raises InvalidRequest for one too large to be held here."""
         listed: list[FileEntry] = []
         size = 0
         async with self._call({"op": "list", "path": path, "user": user}) as call:
-            async for entry in _entries_of(call):
+            async for entry in entries_of(call):
                 size += _ENTRY_BYTES + len(entry.name) + len(entry.path) + len(entry.link_target or "")
                 if size > _MAX_LISTED_BYTES:
                     raise InvalidRequest(f"{path} holds too much to be listed at once", hint="walk it instead")
@@ -229,7 +294,7 @@ class Guest:
         """
         async with self._call({"op": "walk", "path": path, "user": user}) as call:
             first = await call.receive()
-            entries = _entries_of(call, first)
+            entries = entries_of(call, first)
             async with aclosing(entries):
                 yield entries
 
@@ -254,11 +319,45 @@ class Guest:
 
     @asynccontextmanager
     async def _call(self, request: dict[str, Any]) -> AsyncIterator[Call]:
-        call = self._channel.call(request)
+        call = await self._channel.call(request)
         try:
             yield call
         finally:
             await call.aclose()
+
+    async def _tell(self, request: dict[str, Any], timeout_s: float, *, counts_held: bool = True) -> dict[str, Any]:
+        """Ask even if the line is held. Without `counts_held` no time runs out while it is.
+
+        Raises Failed for whatever the guest refuses, OutcomeUnknown if it does not answer in time or the line is lost,
+        InvalidRequest if the request is too long.
+        """
+        try:
+            call = self._channel.call_now(request)
+        except Unavailable as error:
+            raise OutcomeUnknown(error.message) from error
+        try:
+            return await self._result_within(timeout_s, call, counts_held=counts_held)
+        except OutcomeUnknown:
+            raise
+        except TorporError as error:
+            raise Failed(error.message, hint=error.hint) from error
+        finally:
+            await call.aclose()
+
+    async def _result_within(self, timeout_s: float, call: Call, *, counts_held: bool) -> dict[str, Any]:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    return await call.result()
+            if counts_held or not self._channel.held:
+                raise OutcomeUnknown(f"the guest's agent did not answer within {timeout_s:g} s")
+            await self._channel.released()
+
+
+def _is_now(wall_ns: int, began_ns: int) -> bool:
+    """Tell whether a clock that was set to `began_ns`, when that was the time, can show `wall_ns` by now."""
+    tolerance_ns = int(_CLOCK_TOLERANCE_S * 1e9)
+    return began_ns - tolerance_ns <= wall_ns <= time.time_ns() + tolerance_ns
 
 
 def _stdin_of(order: ExecOrder) -> bytes:
@@ -272,47 +371,3 @@ async def _feed(call: Call, data: bytes) -> None:
     """Send a command its input; one that ends without reading it is no error."""
     if await call.send(data):
         call.end_input()
-
-
-async def _frames_of(call: Call) -> AsyncGenerator[Frame, None]:
-    while (item := await call.receive()) is not None:
-        yield Frame(_KINDS[item[0]], item[1])
-    outcome = _read(ExecOutcome, await call.result())
-    named = outcome.signal is None or _SIGNAL.fullmatch(outcome.signal) is not None
-    if not (0 <= outcome.exit_code <= _MOST_CODE and outcome.duration_ms >= 0 and named):
-        raise OutcomeUnknown("the guest's agent told of an end that no command can have")
-    yield Frame(Kind.EXIT, outcome.model_dump_json().encode())
-
-
-async def _chunks_of(call: Call, item: tuple[int, bytes] | None) -> AsyncGenerator[bytes, None]:
-    """Yield what a file holds, `item` first, and check that nothing is missing."""
-    received = 0
-    while item is not None:
-        received += len(item[1])
-        yield item[1]
-        item = await call.receive()
-    if _read(_Moved, await call.result()).bytes != received:
-        raise OutcomeUnknown("the guest sent another count of bytes than it says")
-
-
-async def _entries_of(call: Call, item: tuple[int, bytes] | None = None) -> AsyncGenerator[FileEntry, None]:
-    held = b""
-    item = item or await call.receive()
-    while item is not None:
-        *lines, held = (held + item[1]).split(b"\n")
-        for line in lines:
-            yield _read(FileEntry, line)
-        if len(held) > _MAX_LINE:
-            raise OutcomeUnknown("the guest's agent sent an entry that is too long")
-        item = await call.receive()
-    if held:
-        raise OutcomeUnknown("the guest's agent broke off in the middle of an entry")
-
-
-def _read(model: type[_Model], value: dict[str, Any] | bytes) -> _Model:
-    try:
-        if isinstance(value, bytes):
-            return model.model_validate_json(value, strict=True)
-        return model.model_validate(value, strict=True)
-    except ValidationError as error:
-        raise OutcomeUnknown("the guest's agent gave an answer that makes no sense") from error

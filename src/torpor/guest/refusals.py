@@ -29,10 +29,11 @@ def refusal_of(body: dict[str, Any]) -> errors.TorporError:
     """Return the error for the object of an ERROR frame."""
     cls = _CLASSES.get(str(body.get("code")), errors.Failed)
     hint = body.get("hint")
-    return cls(_clean(body.get("message")), hint=None if hint is None else _clean(hint))
+    return cls(clean(body.get("message")), hint=None if hint is None else clean(hint))
 
 
-def _clean(text: object) -> str:
+def clean(text: object) -> str:
+    """Return what a guest says as it may be shown to people."""
     if not isinstance(text, str):
         return "the guest's agent gave no reason"
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:_MAX_TEXT])

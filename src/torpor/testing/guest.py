@@ -1,9 +1,10 @@
 """A guest that exists in memory only: a handful of commands and a dictionary of files, for `testing/host.py`.
 
 Commands: `true`, `false`, `echo`, `cat`, `pwd`, `printenv`, `id`, `sleep N`, `blob N` (N bytes "a" to stdout),
-`raw HEX ...` (each HEX as one chunk to stdout), `hang` (ends only by being killed), and `/bin/sh -c` with these joined
-by `;` or `&&`, with `$NAME`, `exit N`, `kill -9 $$` and `>&2`. The file `/zeros/N` reads as N zero bytes, `/broken/N`
-breaks off after N of twice as many; `/dev/null` takes anything.
+`raw HEX ...` (each HEX as one chunk to stdout), `count NAME` (adds one to a counter in memory, and prints it), `hang`
+(ends only by being killed), and `/bin/sh -c` with these joined by `;` or `&&`, with `$NAME`, `exit N`, `kill -9 $$` and
+`>&2`. The file `/zeros/N` reads as N zero bytes, `/broken/N` breaks off after N of twice as many; `/dev/null` takes
+anything.
 """
 
 from __future__ import annotations
@@ -171,9 +172,10 @@ def _parent(path: str) -> str:
 class Shell:
     """Runs the commands this module knows."""
 
-    def __init__(self, files: Files, clock: Clock) -> None:
+    def __init__(self, files: Files, clock: Clock, counters: dict[str, int] | None = None) -> None:
         self._files = files
         self._clock = clock
+        self._counters = {} if counters is None else counters
 
     async def run(self, call: Call) -> int:
         """Run a command and return its exit code: 127 for one that is not known. Raises Killed."""
@@ -250,6 +252,11 @@ class Shell:
         while left > 0:
             await call.out(_BLOB[:left])
             left -= len(_BLOB)
+        return 0
+
+    async def _do_count(self, call: Call, args: list[str]) -> int:
+        self._counters[args[0]] = self._counters.get(args[0], 0) + 1
+        await call.out(f"{self._counters[args[0]]}\n".encode())
         return 0
 
     async def _do_raw(self, call: Call, args: list[str]) -> int:

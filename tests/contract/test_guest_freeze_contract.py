@@ -1,0 +1,227 @@
+"""What every guest's agent does around a freeze, the real one (as a process of this machine) and the fake one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from guest_agent import get, put, run, running_agent, sh
+from relay import Relay
+from torpor import errors
+from torpor.guest.client import Guest, connect
+from torpor.kit.shielded import wait_ended
+from torpor.model.identity import Identity
+from torpor.model.ids import new_sandbox_id
+from torpor.testing.fake_guest import FakeGuest
+from torpor.wire.frames import Kind
+from torpor.wire.host import ExecOrder
+
+
+@dataclass
+class Subject:
+    """A guest behind a port that hosts may leave and come back to, and a folder in it to work in."""
+
+    guest: Guest
+    place: str
+    relay: Relay
+
+    async def leave(self, cut: int = 0) -> None:
+        """Freeze it and end its machine, up to `cut` bytes later than it has confirmed."""
+        await self.guest.quiesce(timeout_s=10, leaving=True)
+        await self.relay.end(cut)
+        await self.guest.wait_suspended()
+
+    async def wake(self) -> None:
+        """Let it go on, as itself."""
+        await self.guest.continue_on(self.relay.connect())
+        await self.guest.adopt(Identity(new_sandbox_id()), thaw=False, event="wake")
+        await self.guest.thaw()
+        self.guest.release()
+
+
+@pytest.fixture(params=["agent", "agent-without-cgroups", "fake"])
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+    if request.param == "fake":
+        ours, theirs = socket.socketpair()
+        serving = asyncio.create_task(FakeGuest().serve(theirs))
+        async with _behind_a_relay(ours, "/work") as subject:
+            yield subject
+        await wait_ended(serving)
+        return
+    (tmp_path / "work").mkdir()
+    async with (
+        running_agent(tmp_path, cgroups=request.param == "agent") as agent,
+        _behind_a_relay(agent.sock.dup(), str(tmp_path / "work")) as subject,
+    ):
+        yield subject
+
+
+@asynccontextmanager
+async def _behind_a_relay(sock: socket.socket, place: str) -> AsyncIterator[Subject]:
+    relay = Relay(sock)
+    guest = await connect(relay.connect(), timeout_s=10)
+    try:
+        yield Subject(guest, place, relay)
+    finally:
+        await guest.aclose()
+        await relay.aclose()
+
+
+@pytest.fixture
+def guest(subject: Subject) -> Guest:
+    return subject.guest
+
+
+async def test_a_command_that_was_running_goes_on_after_the_wake_and_tells_its_end(subject: Subject) -> None:
+    script = "echo before; sleep 0.5; echo after; exit 7"
+    async with subject.guest.exec(ExecOrder(argv=["/bin/sh", "-c", script])) as frames:
+        assert (await anext(frames)).payload == b"before\n"
+        await subject.leave()
+        await subject.wake()
+        rest = [frame async for frame in frames]
+    assert rest[0].payload == b"after\n"
+    assert (rest[-1].kind, b'"exit_code":7' in rest[-1].payload) == (Kind.EXIT, True)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 13, 20_001])
+async def test_a_download_goes_on_wherever_its_line_broke_off(subject: Subject, cut: int) -> None:
+    data = bytes(range(256)) * 8000
+    await put(subject.guest, f"{subject.place}/file", data)
+    received = b""
+    async with subject.guest.read(f"{subject.place}/file") as chunks:
+        received += await anext(chunks)
+        for _ in range(3):
+            await subject.leave(cut)
+            await subject.wake()
+            received += await anext(chunks, b"")
+        async for chunk in chunks:
+            received += chunk
+    assert received == data
+    assert await get(subject.guest, f"{subject.place}/file") == data
+
+
+async def test_an_upload_goes_on_where_it_was(subject: Subject) -> None:
+    data = bytes(range(256)) * 8000
+    moved = asyncio.Event()
+    goes_on = asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield data[:500_000]
+        moved.set()
+        await goes_on.wait()
+        yield data[500_000:]
+
+    upload = asyncio.create_task(subject.guest.write(f"{subject.place}/file", chunks()))
+    await moved.wait()
+    await subject.leave()
+    goes_on.set()  # what the client sends meanwhile waits here
+    await subject.wake()
+    assert await upload == len(data)
+    assert await get(subject.guest, f"{subject.place}/file") == data
+
+
+async def test_input_and_output_of_a_command_are_exact_over_many_wakes(subject: Subject) -> None:
+    data = bytes(range(256)) * 4000
+    running = asyncio.create_task(run(subject.guest, "cat", stdin=data))
+    for _ in range(4):
+        await asyncio.sleep(0)
+        await subject.leave()
+        await subject.wake()
+    assert (await running).stdout == data
+
+
+async def test_a_guest_that_is_away_is_busy_and_serves_again_after(subject: Subject) -> None:
+    await subject.leave()
+    with pytest.raises(errors.Busy):
+        await run(subject.guest, "true")
+    await subject.wake()
+    assert (await run(subject.guest, "echo", "on")).stdout == b"on\n"
+
+
+async def test_a_command_given_up_while_its_guest_is_away_is_killed_when_it_is_back(subject: Subject) -> None:
+    running = asyncio.create_task(run(subject.guest, "sleep", "1000"))
+    await subject.guest.ping()
+    await subject.leave()
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    await subject.wake()
+    assert (await run(subject.guest, "echo", "on")).stdout == b"on\n"
+
+
+async def test_closing_a_guest_that_is_away_ends_its_calls(subject: Subject) -> None:
+    running = asyncio.create_task(run(subject.guest, "sleep", "1000"))
+    await subject.guest.ping()
+    await subject.leave()
+    await subject.guest.aclose()
+    with pytest.raises(errors.OutcomeUnknown):
+        await running
+    assert not subject.guest.suspended
+
+
+async def test_a_new_host_after_a_freeze_finds_a_guest_that_waits_to_be_somebody(subject: Subject) -> None:
+    running = asyncio.create_task(run(subject.guest, "sleep", "1000"))
+    await subject.guest.ping()
+    await subject.guest.quiesce(timeout_s=10)
+    await subject.relay.end()
+    with pytest.raises(errors.OutcomeUnknown):
+        await running
+    async with await connect(subject.relay.connect(), timeout_s=10) as second:
+        identity = Identity(new_sandbox_id())
+        assert await second.adopt(identity, thaw=False, event="fork") == 0
+        await second.thaw()
+        assert (await run(second, "printenv", "TORPOR_SANDBOX_ID")).stdout.decode() == identity.sandbox_id + "\n"
+
+
+async def test_a_freeze_that_is_called_off_leaves_everything_as_it_was(guest: Guest) -> None:
+    async with guest.exec(ExecOrder(argv=["/bin/sh", "-c", "sleep 0.2; echo on"])) as frames:
+        await guest.quiesce(timeout_s=10, leaving=True)
+        assert guest.confirmed
+        await guest.thaw()
+        assert not guest.confirmed
+        guest.release()
+        assert (await anext(frames)).payload == b"on\n"
+
+
+@pytest.mark.parametrize("settle", [False, True])
+async def test_a_guest_where_nothing_runs_is_quiet_at_once(guest: Guest, settle: bool) -> None:
+    await guest.quiesce(timeout_s=10, settle=settle, hooks=True)
+    await guest.thaw()
+    guest.release()
+    assert (await run(guest, "echo", "on")).stdout == b"on\n"
+
+
+async def test_the_environment_is_kept_and_added_to_under_what_a_command_is_given(guest: Guest) -> None:
+    first, second = Identity(new_sandbox_id()), Identity(new_sandbox_id())
+    await guest.adopt(first, env={"A": "1", "B": "1", "TORPOR_SANDBOX_ID": "a lie"})
+    await guest.adopt(second, env={"B": "2"})
+    await guest.adopt(second)
+    for name, expected in (("A", "1"), ("B", "2"), ("TORPOR_SANDBOX_ID", second.sandbox_id)):
+        assert (await run(guest, "printenv", name)).stdout.decode() == expected + "\n"
+    assert (await run(guest, "printenv", "A", env={"A": "mine"})).stdout == b"mine\n"
+    assert (await run(guest, "printenv", "A")).stdout == b"1\n"
+
+
+async def test_hooks_that_there_are_not_are_no_hooks(guest: Guest) -> None:
+    assert await guest.adopt(Identity(new_sandbox_id()), event="wake") == 0
+    assert await guest.run_hooks("fork") == []
+
+
+async def test_nothing_can_be_started_before_the_processes_go_on(guest: Guest) -> None:
+    """Where there are control groups to stop them by; elsewhere nothing stands still."""
+    if guest.features["containment"] == "sessions":
+        pytest.skip("no control groups: nothing stands still")
+    async with guest.exec(ExecOrder(argv=["sleep", "1000"])):
+        await guest.quiesce(timeout_s=10)
+        await guest.adopt(Identity(new_sandbox_id()), thaw=False)
+        guest.release()
+        with pytest.raises(errors.Busy):
+            await sh(guest, "true")
+        await guest.adopt(Identity(new_sandbox_id()))
+        assert (await sh(guest, "true")).code == 0
