@@ -24,6 +24,8 @@ PROGRAMS = {
     "qemu-img": "qemu-utils",
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "losetup": "mount",
     "dpkg-deb": "dpkg",
     "setpriv": "util-linux",
     "cpio": "cpio",

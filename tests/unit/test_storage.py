@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-import dataclasses
-import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from frozen_parts import BASE, a_template, publish_template
 from torpor.errors import Failed, NotFound, SnapshotCorrupt, Unsupported
 from torpor.model.ids import TemplateName
-from torpor.model.template import Fingerprint, Template
 from torpor.storage.debian import sources_of
+from torpor.storage.frozen import MANIFEST, MEMORY, STATE
 from torpor.storage.images import Images, digest_of, digest_of_folder
 from torpor.storage.kernel import in_loading_order
 from torpor.storage.layout import Layout
 from torpor.storage.programs import use
-from torpor.storage.templates import DISK, MANIFEST, MEMORY, STATE, Templates, parse_manifest, write_manifest
-
-BASE = TemplateName("base")
+from torpor.storage.templates import Templates
 
 
 @pytest.fixture
@@ -27,31 +23,21 @@ def layout(tmp_path: Path) -> Layout:
     return made
 
 
-def a_template(name: TemplateName = BASE) -> Template:
-    return Template(
-        name=name,
-        digest="d",
-        created_at=datetime(2026, 1, 2, tzinfo=UTC),
-        cpu=1,
-        memory_mib=256,
-        disk_gib=4,
-        command_line="quiet",
-        images={"kernel": "kernel-1", "root": "root-1", "runtime": "runtime-1"},
-        fingerprint=Fingerprint("qemu-microvm", "10.0.2", "tcg", "max"),
-        checksums={MEMORY: "00"},
-        cold_boot_ms=5000,
-    )
-
-
-def publish(layout: Layout, name: TemplateName = BASE) -> Template:
-    with Templates(layout).publish(name) as draft:
-        for part in (MEMORY, STATE, DISK):
-            (draft / part).write_bytes(b"x" * 4096)
-        return write_manifest(draft, a_template(name))
+def break_manifest(layout: Layout) -> None:
+    manifest = Templates(layout).path(BASE) / MANIFEST
+    manifest.chmod(0o600)
+    manifest.write_text("{")
 
 
 def test_the_data_directory_is_for_its_owner_only(layout: Layout) -> None:
-    assert layout.home.stat().st_mode & 0o777 == 0o700
+    for folder in (layout.home, layout.images, layout.templates, layout.snapshots, layout.sandboxes):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_with_a_volume_what_shares_blocks_is_in_it_and_the_rest_beside_it(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, volume_limit=1)
+    assert {layout.templates.parent, layout.snapshots.parent, layout.sandboxes.parent} == {tmp_path / "volume"}
+    assert {layout.images.parent, layout.logs.parent, layout.lock.parent} == {tmp_path}
 
 
 def test_sources_are_the_host_s_own_release_its_updates_and_security_only() -> None:
@@ -135,16 +121,16 @@ async def test_images_that_nothing_names_are_collected(layout: Layout) -> None:
 
 
 def test_a_published_template_is_read_back_as_it_was_written(layout: Layout) -> None:
-    written = publish(layout)
+    written = publish_template(layout)
     templates = Templates(layout)
-    assert templates.open(BASE) == written
+    assert templates.open(BASE).template == written == templates.get(BASE)
     assert templates.names() == [BASE]
     assert written.size_bytes >= 3 * 4096
     assert (templates.path(BASE) / MEMORY).stat().st_mode & 0o777 == 0o400
 
 
 def test_a_template_that_is_not_there_is_named_with_those_that_are(layout: Layout) -> None:
-    publish(layout)
+    publish_template(layout)
     templates = Templates(layout)
     with pytest.raises(NotFound, match=r"no template 'other' \(there is: base\)"):
         templates.open(TemplateName("other"))
@@ -155,30 +141,30 @@ def test_a_template_that_is_not_there_is_named_with_those_that_are(layout: Layou
 
 
 def test_a_removed_template_is_gone(layout: Layout) -> None:
-    publish(layout)
+    publish_template(layout)
     Templates(layout).remove(BASE)
     assert Templates(layout).names() == []
     assert list(layout.templates.iterdir()) == []
 
 
 def test_a_template_that_lost_a_file_is_refused_by_name(layout: Layout) -> None:
-    publish(layout)
+    publish_template(layout)
     (Templates(layout).path(BASE) / STATE).unlink()
     with pytest.raises(SnapshotCorrupt, match="lacks its file 'state'"):
         Templates(layout).open(BASE)
 
 
 def test_a_damaged_template_does_not_hide_the_others(layout: Layout) -> None:
-    publish(layout)
-    publish(layout, TemplateName("other"))
-    (Templates(layout).path(BASE) / MANIFEST).write_text("{")
+    publish_template(layout)
+    publish_template(layout, a_template("other"))
+    break_manifest(layout)
     assert [template.name for template in Templates(layout).all()] == ["other"]
     assert Templates(layout).names() == ["base", "other"]
 
 
 def test_a_damaged_template_can_be_removed(layout: Layout) -> None:
-    publish(layout)
-    (Templates(layout).path(BASE) / MANIFEST).write_text("{")
+    publish_template(layout)
+    break_manifest(layout)
     Templates(layout).remove(BASE)
     assert list(layout.templates.iterdir()) == []
 
@@ -189,23 +175,3 @@ async def test_a_program_that_is_missing_is_named_with_its_package_and_one_that_
     assert caught.value.hint == "install the package some-package"
     with pytest.raises(Failed, match=r"^nothing was made: the disk is upside down$"):
         await use(["sh", "-c", "echo trying; echo the disk is upside down; exit 3"], "dash", "nothing was made")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "name": "base", "extra": 2}'])
-def test_a_damaged_manifest_is_refused(text: str) -> None:
-    with pytest.raises(SnapshotCorrupt, match="manifest of the template 'base' is damaged"):
-        parse_manifest(text, BASE)
-
-
-def test_a_manifest_of_another_format_is_refused_by_name(layout: Layout) -> None:
-    publish(layout)
-    text = (Templates(layout).path(BASE) / MANIFEST).read_text()
-    record = {**json.loads(text), "format": 99}
-    with pytest.raises(Unsupported, match="format that this version does not read"):
-        parse_manifest(json.dumps(record), BASE)
-
-
-def test_a_manifest_keeps_every_field(tmp_path: Path) -> None:
-    template = a_template()
-    written = write_manifest(tmp_path, template)
-    assert dataclasses.replace(written, size_bytes=0) == template

@@ -1,10 +1,19 @@
 """Where things are in the data directory.
 
+In `home`:
+
 images/<kind>-<digest>/      immutable: kernel and initramfs, the guest agent's runtime disk, root disks
-templates/<name>/            a template's snapshot: manifest.json, memory, state, disk.qcow2
-sandboxes/<id>/              what a running sandbox writes: disk.qcow2, sockets, console.log, vmm.log
+volume.xfs, volume/          where home's file system has no reflinks: an image of one that has, and where it is mounted
+volume.lock                  held while the volume is mounted, grown or unmounted
 logs/                        logs of bakes
 lock, bake.lock              held by the one server of this directory, and by a bake
+
+In `data`, which is the volume or `home` itself, on one file system, so that files can be linked and share blocks:
+
+templates/<name>/            a template: manifest.json, memory, state, disk.qcow2, checksums, memory.used
+snapshots/<id>/              a snapshot: the same files
+sandboxes/<id>/base/         links to the files of what a sandbox came from or was last frozen into
+sandboxes/<id>/              what a running sandbox writes: disk.qcow2, sockets, console.log, vmm.log
 """
 
 from __future__ import annotations
@@ -15,9 +24,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The data directory's folders. All are readable by their owner only, as memory images hold users' secrets."""
+    """The data directory's folders. All are readable by their owner only, as memory images hold users' secrets.
+
+    `volume_limit`: with a volume, up to how many bytes it may grow. None: there is none, all is in `home`.
+    """
 
     home: Path
+    volume_limit: int | None = None
+
+    @property
+    def data(self) -> Path:
+        """The folder of templates, snapshots and sandboxes: the volume, or `home` itself."""
+        return self.home if self.volume_limit is None else self.volume_place
 
     @property
     def images(self) -> Path:
@@ -25,11 +43,15 @@ class Layout:
 
     @property
     def templates(self) -> Path:
-        return self.home / "templates"
+        return self.data / "templates"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.data / "snapshots"
 
     @property
     def sandboxes(self) -> Path:
-        return self.home / "sandboxes"
+        return self.data / "sandboxes"
 
     @property
     def logs(self) -> Path:
@@ -43,7 +65,20 @@ class Layout:
     def bake_lock(self) -> Path:
         return self.home / "bake.lock"
 
+    @property
+    def volume_image(self) -> Path:
+        return self.home / "volume.xfs"
+
+    @property
+    def volume_place(self) -> Path:
+        return self.home / "volume"
+
+    @property
+    def volume_lock(self) -> Path:
+        return self.home / "volume.lock"
+
     def make(self) -> None:
         """Make the folders that are missing."""
-        for folder in (self.home, self.images, self.templates, self.sandboxes, self.logs):
+        inner = (self.images, self.logs, self.templates, self.snapshots, self.sandboxes)
+        for folder in (self.home, *inner):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from torpor.errors import NotFound, SnapshotCorrupt, Unsupported
-from torpor.kit.files import DRAFT_PREFIX, TRASH_PREFIX, allocated_bytes, draft_folder, remove_tree
+from torpor.kit.files import DRAFT_PREFIX, TRASH_PREFIX, draft_folder, remove_tree
 from torpor.model.ids import TemplateName, is_template_name
-from torpor.model.template import MANIFEST_FORMAT, Fingerprint, Template
+from torpor.model.template import Template
+from torpor.storage import frozen
+from torpor.storage.frozen import MANIFEST, Frozen, Sealed
 from torpor.storage.layout import Layout
 
 _log = structlog.get_logger(__name__)
 
-MANIFEST, MEMORY, STATE, DISK = "manifest.json", "memory", "state", "disk.qcow2"
+
+def write_manifest(draft: Path, template: Template, sealed: Sealed) -> Template:
+    """Write the manifest of a sealed draft, which is durable then; return the template with its size filled in.
+
+    Raises OutOfSpace where the host's disk is full, FreezeFailed.
+    """
+    sized = dataclasses.replace(template, size_bytes=sealed.size_bytes)
+    frozen.write_record(draft, sized, sealed)
+    return sized
 
 
 class Templates:
@@ -30,31 +37,33 @@ class Templates:
         self._folder = layout.templates
 
     def path(self, name: TemplateName) -> Path:
-        """Return the folder of a template's snapshot."""
+        """Return the folder of a template."""
         return self._folder / name
 
-    def open(self, name: TemplateName) -> Template:
-        """Return a template.
+    def get(self, name: TemplateName) -> Template:
+        """Return a template by its manifest alone. Raises NotFound, SnapshotCorrupt, Unsupported."""
+        return self._read(name).template
+
+    def open(self, name: TemplateName) -> Frozen:
+        """Return a template to be restored, its parts checked as `frozen.check` does.
 
         Raises NotFound, SnapshotCorrupt (damaged), Unsupported (a format this version cannot read).
         """
-        if not is_template_name(name):
-            raise NotFound(f"there is no template {name!r}")
-        try:
-            text = (self.path(name) / MANIFEST).read_text()
-        except FileNotFoundError as error:
+        found = self._read(name)
+        frozen.check(found)
+        return found
+
+    def _read(self, name: TemplateName) -> Frozen:
+        build = f"run `torpor template build {name}`"
+        if not is_template_name(name) or not (self.path(name) / MANIFEST).exists():
             there = ", ".join(self.names()) or "none"
-            raise NotFound(
-                f"there is no template {name!r} (there is: {there})", hint=f"run `torpor template build {name}`"
-            ) from error
-        template = parse_manifest(text, name)
-        missing = [part for part in (MEMORY, STATE, DISK) if not (self.path(name) / part).exists()]
-        if missing:
-            raise SnapshotCorrupt(
-                f"the template {name!r} lacks its file {missing[0]!r}",
-                hint=f"run `torpor template build {name}`",
-            )
-        return template
+            hint = build if is_template_name(name) else None
+            raise NotFound(f"there is no template {name!r} (there is: {there})", hint=hint)
+        title = f"the template {name!r}"
+        found = frozen.read(self.path(name), title, build)
+        if found.snapshot is not None or found.template.name != name:
+            raise SnapshotCorrupt(f"{title} holds {found.title}", hint=build)
+        return found
 
     def names(self) -> list[TemplateName]:
         """Return the names of all templates, sorted."""
@@ -63,13 +72,13 @@ class Templates:
         return sorted(TemplateName(name) for name in entries if not name.startswith(hidden))
 
     def all(self) -> list[Template]:
-        """Return every template that can be opened, by name; the log tells of one that cannot."""
+        """Return every template whose manifest can be read, by name; the log tells of one that cannot."""
         found: list[Template] = []
         for name in self.names():
             try:
-                found.append(self.open(name))
+                found.append(self.get(name))
             except (SnapshotCorrupt, Unsupported) as error:
-                _log.warning("a template cannot be opened", template=name, error=error.message, hint=error.hint)
+                _log.warning("a template cannot be read", template=name, error=error.message, hint=error.hint)
         return found
 
     @contextmanager
@@ -77,33 +86,9 @@ class Templates:
         """Yield a draft folder that becomes the template when the block ends well; an older one is replaced."""
         with draft_folder(self.path(name)) as draft:
             yield draft
-            for part in (MEMORY, STATE, DISK):
-                (draft / part).chmod(0o400)
 
     def remove(self, name: TemplateName) -> None:
         """Remove a template, also a damaged one; sandboxes made from it run on. Raises NotFound."""
         if name not in self.names():
             raise NotFound(f"there is no template {name!r}")
         remove_tree(self.path(name))
-
-
-def write_manifest(folder: Path, template: Template) -> Template:
-    """Write the manifest of a draft and return the template with its size filled in."""
-    sized = dataclasses.replace(template, size_bytes=allocated_bytes(folder))
-    record = {"format": MANIFEST_FORMAT, **dataclasses.asdict(sized), "created_at": sized.created_at.isoformat()}
-    (folder / MANIFEST).write_text(json.dumps(record, indent=2) + "\n")
-    return sized
-
-
-def parse_manifest(text: str, name: TemplateName) -> Template:
-    """Read a manifest. Raises SnapshotCorrupt, or Unsupported for another format, by name."""
-    mend = f"run `torpor template build {name}`"
-    try:
-        record: dict[str, Any] = json.loads(text)
-        if record.pop("format") != MANIFEST_FORMAT:
-            raise Unsupported(f"the template {name!r} is in a format that this version does not read", hint=mend)
-        record["created_at"] = datetime.fromisoformat(record["created_at"])
-        record["fingerprint"] = Fingerprint(**record["fingerprint"])
-        return Template(**record)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SnapshotCorrupt(f"the manifest of the template {name!r} is damaged", hint=mend) from error
