@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -25,16 +26,16 @@ from torpor.errors import (
 )
 from torpor.host.config import HostConfig
 from torpor.host.flow.ask import guest_of
-from torpor.host.flow.create import create
+from torpor.host.flow.create import Source, create
 from torpor.host.flow.delete import delete
 from torpor.host.lock import locked
 from torpor.host.main import host_agent
 from torpor.host.recover import machines_of, recover
 from torpor.kit.files import DRAFT_PREFIX
 from torpor.model.ids import TemplateName, new_sandbox_id
-from torpor.model.template import Fingerprint
+from torpor.storage.frozen import DISK, STATE
 from torpor.storage.layout import Layout
-from torpor.storage.templates import DISK, MEMORY, STATE
+from torpor.storage.snapshots import Snapshots
 from torpor.testing.fake_guest import FakeGuest
 
 
@@ -52,7 +53,7 @@ async def test_a_created_sandbox_has_its_own_identity_and_answers(rig: HostRig) 
     guest = FakeGuest()
     rig.guests.append(guest)
     sandbox = new_sandbox_id()
-    incarnation = await create(rig.host, sandbox, BASE, {"A": "1"})
+    incarnation = await create(rig.host, sandbox, Source(template=BASE, env={"A": "1"}))
     assert [identity["hostname"] for identity in guest.identities] == [sandbox]
     assert rig.host.live.get(sandbox) is incarnation
     async with guest_of(rig.host, sandbox) as asked:
@@ -61,7 +62,7 @@ async def test_a_created_sandbox_has_its_own_identity_and_answers(rig: HostRig) 
 
 async def test_a_deleted_sandbox_leaves_nothing_and_deleting_again_is_success(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
     await delete(rig.host, sandbox)
     assert rig.left == []
     await delete(rig.host, sandbox)
@@ -71,7 +72,7 @@ async def test_a_deleted_sandbox_leaves_nothing_and_deleting_again_is_success(ri
 
 async def test_many_sandboxes_are_made_and_ended_at_once(rig: HostRig) -> None:
     ids = [new_sandbox_id() for _ in range(20)]
-    await asyncio.gather(*(create(rig.host, sandbox, BASE, {}) for sandbox in ids))
+    await asyncio.gather(*(create(rig.host, sandbox, Source(template=BASE)) for sandbox in ids))
     assert {each.id for each in rig.host.live.all()} == set(ids)
     await asyncio.gather(*(delete(rig.host, sandbox) for sandbox in ids))
     assert rig.left == []
@@ -79,9 +80,9 @@ async def test_many_sandboxes_are_made_and_ended_at_once(rig: HostRig) -> None:
 
 async def test_an_id_lives_once(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
     with pytest.raises(Conflict, match="already on this host"):
-        await create(rig.host, sandbox, BASE, {})
+        await create(rig.host, sandbox, Source(template=BASE))
     assert rig.host.live.get(sandbox).machine.alive
 
 
@@ -105,7 +106,7 @@ def fail_load(rig: HostRig) -> None:
 
 
 def other_accelerator(rig: HostRig) -> None:
-    rig.driver.fingerprint = Fingerprint("fake", "1", "kvm", "none")
+    rig.driver.fingerprint = dataclasses.replace(rig.driver.fingerprint, accelerator="kvm")
 
 
 def no_answer(rig: HostRig) -> None:
@@ -124,8 +125,8 @@ def no_adoption(rig: HostRig) -> None:
     ("breaks", "error"),
     [
         (lose_disk, SnapshotCorrupt),
-        (replace_disk, RestoreFailed),
-        (damage_state, RestoreFailed),
+        (replace_disk, SnapshotCorrupt),
+        (damage_state, SnapshotCorrupt),
         (fail_load, RestoreFailed),
         (other_accelerator, Unsupported),
         (no_answer, RestoreFailed),
@@ -138,14 +139,14 @@ async def test_whichever_step_of_a_restore_fails_nothing_is_left(
 ) -> None:
     breaks(rig)
     with pytest.raises(error):
-        await create(rig.host, new_sandbox_id(), BASE, {})
+        await create(rig.host, new_sandbox_id(), Source(template=BASE))
     assert rig.left == []
 
 
 @pytest.mark.parametrize("turns", range(0, 60, 3))
 async def test_a_create_cancelled_at_any_point_leaves_nothing_or_a_whole_sandbox(rig: HostRig, turns: int) -> None:
     sandbox = new_sandbox_id()
-    creating = asyncio.ensure_future(create(rig.host, sandbox, BASE, {}))
+    creating = asyncio.ensure_future(create(rig.host, sandbox, Source(template=BASE)))
     for _ in range(turns):
         await asyncio.sleep(0)
     creating.cancel()
@@ -158,13 +159,13 @@ async def test_a_create_cancelled_at_any_point_leaves_nothing_or_a_whole_sandbox
 
 async def test_an_unknown_template_makes_nothing(rig: HostRig) -> None:
     with pytest.raises(NotFound, match="no template 'other'"):
-        await create(rig.host, new_sandbox_id(), TemplateName("other"), {})
+        await create(rig.host, new_sandbox_id(), Source(template=TemplateName("other")))
     assert rig.left == []
 
 
 async def test_a_dead_machine_is_a_lost_sandbox_and_can_be_deleted(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
     rig.driver.running[0].die("it crashed")
     with pytest.raises(SandboxLost):
         rig.host.live.get(sandbox)
@@ -174,7 +175,7 @@ async def test_a_dead_machine_is_a_lost_sandbox_and_can_be_deleted(rig: HostRig)
 
 async def test_a_machine_that_dies_while_it_is_asked_is_a_lost_sandbox(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
 
     async def ask() -> None:
         async with guest_of(rig.host, sandbox) as guest:
@@ -187,7 +188,7 @@ async def test_a_machine_that_dies_while_it_is_asked_is_a_lost_sandbox(rig: Host
 
 async def test_a_line_that_breaks_before_the_machine_is_heard_to_have_ended_is_a_lost_sandbox(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
 
     async def ask() -> None:
         async with guest_of(rig.host, sandbox) as guest:
@@ -201,7 +202,7 @@ async def test_a_line_that_breaks_before_the_machine_is_heard_to_have_ended_is_a
 
 async def test_a_line_that_broke_off_is_made_anew_while_the_machine_lives(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    incarnation = await create(rig.host, sandbox, BASE, {})
+    incarnation = await create(rig.host, sandbox, Source(template=BASE))
     await incarnation.guest.aclose()
     async with guest_of(rig.host, sandbox) as guest:
         await guest.ping()
@@ -213,24 +214,23 @@ async def test_a_guest_that_does_not_come_up_is_booted_once_more(tmp_path: Path)
     rig = new_rig(tmp_path)
     rig.driver.failures.append(BootFailed("it hangs"))
     template = await rig.bake()
-    assert rig.host.templates.open(BASE) == template
-    assert set(template.checksums) == {MEMORY, STATE, DISK}
+    assert rig.host.templates.get(BASE) == template
 
 
 async def test_a_failed_bake_leaves_the_older_template_and_no_draft(rig: HostRig) -> None:
     rig.driver.failures += [BootFailed("it hangs"), BootFailed("it hangs again")]
     with pytest.raises(BootFailed, match="it hangs again"):
         await rig.bake("newer")
-    assert rig.host.templates.open(BASE).digest == "digest"
+    assert rig.host.templates.get(BASE).digest == "digest"
     assert [entry.name for entry in rig.layout.templates.iterdir()] == [BASE]
     assert rig.left == []
 
 
 async def test_a_new_bake_replaces_the_template_and_living_sandboxes_run_on(rig: HostRig) -> None:
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
     await rig.bake("newer")
-    assert rig.host.templates.open(BASE).digest == "newer"
+    assert rig.host.templates.get(BASE).digest == "newer"
     async with guest_of(rig.host, sandbox) as guest:
         await guest.ping()
 
@@ -255,7 +255,7 @@ async def test_recovery_ends_the_machines_of_its_own_data_directory_only(tmp_pat
     reader = a_process_named("less", f"{mine.sandboxes}/{disk}")
     try:
         assert machines_of(mine) == [lost.pid]
-        await asyncio.to_thread(recover, mine)
+        await asyncio.to_thread(recover, mine, Snapshots(mine))
         assert lost.wait(10) < 0
         assert theirs.poll() is None
         assert reader.poll() is None
@@ -272,9 +272,9 @@ async def test_recovery_removes_drafts_but_not_those_of_a_bake_under_way(tmp_pat
     draft = layout.images / f"{DRAFT_PREFIX}root-1"
     draft.mkdir()
     with locked(layout.bake_lock, what="the folder of templates"):
-        recover(layout)
+        recover(layout, Snapshots(layout))
         assert draft.exists()
-    recover(layout)
+    recover(layout, Snapshots(layout))
     assert not draft.exists()
 
 

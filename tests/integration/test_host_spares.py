@@ -9,7 +9,7 @@ from host_rig import BASE, new_rig
 from torpor.errors import (
     RestoreFailed,
 )
-from torpor.host.flow.create import create
+from torpor.host.flow.create import Source, create
 from torpor.host.flow.delete import delete
 from torpor.model.identity import NOBODY
 from torpor.model.ids import new_sandbox_id
@@ -21,11 +21,11 @@ async def test_the_second_create_takes_the_machine_that_was_prepared_ahead(tmp_p
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     first, second = new_sandbox_id(), new_sandbox_id()
-    await create(rig.host, first, BASE, {})
+    await create(rig.host, first, Source(template=BASE))
     await rig.host.spares.wait_settled()
     assert len(rig.driver.running) == 2
     rig.driver.failures.append(RestoreFailed("nothing can be loaded now"))
-    incarnation = await create(rig.host, second, BASE, {})
+    incarnation = await create(rig.host, second, Source(template=BASE))
     assert incarnation.place.folder == rig.layout.sandboxes / second
     for sandbox in (first, second):
         await delete(rig.host, sandbox)
@@ -37,8 +37,8 @@ async def test_a_spare_that_is_still_being_prepared_is_waited_for_by_one_create(
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     ids = [new_sandbox_id() for _ in range(3)]
-    await create(rig.host, ids[0], BASE, {})  # a spare is begun
-    await asyncio.gather(*(create(rig.host, sandbox, BASE, {}) for sandbox in ids[1:]))
+    await create(rig.host, ids[0], Source(template=BASE))  # a spare is begun
+    await asyncio.gather(*(create(rig.host, sandbox, Source(template=BASE)) for sandbox in ids[1:]))
     await rig.host.spares.aclose()
     assert len(rig.driver.running) == 3
     for sandbox in ids:
@@ -50,8 +50,8 @@ async def test_a_create_cancelled_while_it_waits_for_the_spare_leaves_no_machine
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     first = new_sandbox_id()
-    await create(rig.host, first, BASE, {})
-    creating = asyncio.ensure_future(create(rig.host, new_sandbox_id(), BASE, {}))
+    await create(rig.host, first, Source(template=BASE))
+    creating = asyncio.ensure_future(create(rig.host, new_sandbox_id(), Source(template=BASE)))
     await asyncio.sleep(0)
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
@@ -65,10 +65,10 @@ async def test_a_spare_was_nobody_and_stood_still_before_it_is_somebody(tmp_path
     guest = FakeGuest()
     rig.guests += [FakeGuest(), guest]
     first, second = new_sandbox_id(), new_sandbox_id()
-    await create(rig.host, first, BASE, {})
+    await create(rig.host, first, Source(template=BASE))
     await rig.host.spares.wait_settled()
     assert rig.driver.machines[-1].paused
-    await create(rig.host, second, BASE, {})
+    await create(rig.host, second, Source(template=BASE))
     assert [identity["sandbox_id"] for identity in guest.identities] == [NOBODY.sandbox_id, second]
     assert len({identity["entropy"] for identity in guest.identities}) == 2
     assert not rig.driver.running[-1].paused
@@ -82,7 +82,8 @@ async def test_a_spare_that_is_not_wanted_at_once_runs_a_command_for_practice(tm
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     preparer = rig.preparer
-    prepared = await preparer.prepare_ahead(rig.host.templates.open(BASE))
+    place = Place("spare-1", rig.layout.sandboxes / "spare-1")
+    prepared = await preparer.prepare_ahead(rig.host.templates.open(BASE), place)
     await prepared.practise()
     assert rig.driver.machines[-1].paused
     prepared.settle(Place("after", rig.layout.sandboxes / "after"))
@@ -97,7 +98,7 @@ async def test_a_spare_whose_guest_does_not_take_a_name_is_not_kept(tmp_path: Pa
     await rig.bake()
     rig.guests += [FakeGuest(), FakeGuest(refuse_adopt="the clock cannot be set")]
     first = new_sandbox_id()
-    await create(rig.host, first, BASE, {})
+    await create(rig.host, first, Source(template=BASE))
     await rig.host.spares.wait_settled()
     assert len(rig.driver.running) == 1
     await delete(rig.host, first)
@@ -108,13 +109,13 @@ async def test_a_spare_that_died_or_is_of_an_older_bake_is_not_used(tmp_path: Pa
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
     ids = [new_sandbox_id() for _ in range(3)]
-    await create(rig.host, ids[0], BASE, {})
+    await create(rig.host, ids[0], Source(template=BASE))
     await rig.host.spares.wait_settled()
     rig.driver.running[-1].die("it crashed")
-    assert (await create(rig.host, ids[1], BASE, {})).machine.alive
+    assert (await create(rig.host, ids[1], Source(template=BASE))).machine.alive
     await rig.host.spares.wait_settled()
     await rig.bake("newer")
-    assert (await create(rig.host, ids[2], BASE, {})).template.digest == "newer"
+    assert (await create(rig.host, ids[2], Source(template=BASE))).base.template.digest == "newer"
     for sandbox in ids:
         await delete(rig.host, sandbox)
     await rig.host.spares.aclose()
@@ -125,7 +126,7 @@ async def test_a_spare_that_nobody_takes_is_ended(tmp_path: Path) -> None:
     rig = new_rig(tmp_path, keep_s=0.001)
     await rig.bake()
     sandbox = new_sandbox_id()
-    await create(rig.host, sandbox, BASE, {})
+    await create(rig.host, sandbox, Source(template=BASE))
     await rig.host.spares.wait_settled()
     await rig.driver.machines[-1].wait_gone()
     await delete(rig.host, sandbox)
@@ -139,7 +140,7 @@ async def test_removing_a_template_ends_its_spare(tmp_path: Path) -> None:
     await rig.bake()
     async with rig.client() as client:
         sandbox = new_sandbox_id()
-        await create(rig.host, sandbox, BASE, {})
+        await create(rig.host, sandbox, Source(template=BASE))
         assert (await client.delete("/host/v1/templates/base")).status_code == 204
         await delete(rig.host, sandbox)
         assert rig.left == []

@@ -13,15 +13,17 @@ import httpx2
 
 from torpor.guest.client import connect
 from torpor.host.api import host_app
+from torpor.host.flow.ask import guest_of
 from torpor.host.flow.boot import boot_and_freeze
 from torpor.host.host import Host
 from torpor.host.live import Live
 from torpor.host.prepared import Preparer
 from torpor.host.spares import Spares
-from torpor.model.ids import TemplateName
+from torpor.model.ids import SandboxId, TemplateName
 from torpor.model.template import Template
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
+from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 from torpor.testing.fake_guest import FakeGuest
 from torpor.testing.vmm import fake_driver
@@ -52,12 +54,14 @@ class HostRig:
         async def choose() -> FakeDriver:
             return self.driver
 
-        self.images, templates = Images(self.layout), Templates(self.layout)
+        self.images = Images(self.layout)
         connect_guest = partial(connect, timeout_s=0.5)
-        self.preparer = Preparer(self.layout, self.images, templates, choose, connect_guest)
+        self.preparer = Preparer(self.layout, self.images, choose, connect_guest)
         self.host = Host(
             layout=self.layout,
-            templates=templates,
+            templates=Templates(self.layout),
+            snapshots=Snapshots(self.layout),
+            preparer=self.preparer,
             spares=Spares(self.preparer, keep_s=self.keep_s),
             connect_guest=connect_guest,
             live=Live(),
@@ -90,10 +94,12 @@ class HostRig:
 
     @property
     def left(self) -> list[str]:
-        """What there is of sandboxes on this host: machines, folders, incarnations."""
+        """What there is of sandboxes on this host: machines, folders, snapshots, drafts, sleepers, incarnations."""
         machines = [f"machine {machine.place.name}" for machine in self.driver.running]
         folders = [f"folder {entry.name}" for entry in self.layout.sandboxes.iterdir()]
-        return machines + folders + [f"incarnation {each.id}" for each in self.host.live.all()]
+        snapshots = [f"snapshot {entry.name}" for entry in self.layout.snapshots.iterdir()]
+        asleep = [f"sleeper {each.id}" for each in self.host.live.sleepers()]
+        return machines + folders + snapshots + asleep + [f"incarnation {each.id}" for each in self.host.live.all()]
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx2.AsyncClient]:
@@ -107,3 +113,19 @@ class HostRig:
 def new_rig(folder: Path, *, keep_s: float = 0) -> HostRig:
     """Return a host on a new data directory."""
     return HostRig(Layout(folder / "home"), keep_s=keep_s)
+
+
+async def put_guest_file(rig: HostRig, sandbox: SandboxId, path: str, data: bytes) -> None:
+    """Write a file in a sandbox."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield data
+
+    async with guest_of(rig.host, sandbox) as guest:
+        await guest.write(path, chunks())
+
+
+async def guest_file(rig: HostRig, sandbox: SandboxId, path: str) -> bytes:
+    """Return what a file in a sandbox holds."""
+    async with guest_of(rig.host, sandbox) as guest, guest.read(path) as chunks:
+        return b"".join([chunk async for chunk in chunks])

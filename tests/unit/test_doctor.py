@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from datetime import UTC, datetime
+import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from frozen_parts import a_template, publish_snapshot, publish_template
+from reflinks import reflink_volume
+from torpor.errors import InvalidRequest
 from torpor.host import doctor
+from torpor.host.config import HostConfig
 from torpor.host.doctor import Finding, Sight
+from torpor.kit.files import can_reflink
+from torpor.kit.mounts import mounted_below
 from torpor.model.ids import TemplateName
-from torpor.model.template import Fingerprint, Template
+from torpor.storage import loop
+from torpor.storage.frozen import MANIFEST
 from torpor.storage.layout import Layout
-from torpor.storage.templates import MANIFEST, Templates, write_manifest
+from torpor.storage.templates import Templates
+from torpor.storage.volume import VolumeConfig, use_volume
 
 
 @pytest.fixture
@@ -120,23 +131,7 @@ def test_a_running_server_is_found_by_the_lock_it_holds(sight: Sight) -> None:
 def publish(sight: Sight, name: str, version: str) -> None:
     layout = Layout(sight.home)
     layout.make()
-    with Templates(layout).publish(TemplateName(name)) as draft:
-        for part in ("memory", "state", "disk.qcow2"):
-            (draft / part).write_text("")
-        write_manifest(
-            draft,
-            Template(
-                name=TemplateName(name),
-                digest="0" * 16,
-                created_at=datetime(2026, 1, 1, tzinfo=UTC),
-                cpu=1,
-                memory_mib=256,
-                disk_gib=4,
-                command_line="",
-                images={},
-                fingerprint=Fingerprint("qemu", version, "tcg", "max"),
-            ),
-        )
+    publish_template(layout, a_template(name, version))
 
 
 def test_no_template_is_a_lack_with_a_step(sight: Sight) -> None:
@@ -157,7 +152,9 @@ def test_templates_of_another_qemu_are_named_with_the_step_that_mends_them(sight
 
 def test_a_damaged_template_is_named_with_the_step_that_mends_it(sight: Sight) -> None:
     publish(sight, "base", "10.0.2")
-    (Templates(Layout(sight.home)).path(TemplateName("base")) / MANIFEST).write_text("{")
+    manifest = Templates(Layout(sight.home)).path(TemplateName("base")) / MANIFEST
+    manifest.chmod(0o600)
+    manifest.write_text("{")
     finding = doctor.look_at_templates(sight)
     assert (finding.verdict, finding.mend) == ("bad", "run `torpor template build base`")
     assert finding.says == "the manifest of the template 'base' is damaged"
@@ -231,6 +228,98 @@ def test_a_data_directory_that_cannot_be_written_is_bad() -> None:
     finding = doctor.look_at_data_directory(Sight(Path("/proc/self/torpor")))  # not even root makes files there
     assert finding.verdict == "bad"
     assert "TORPOR_HOME" in finding.mend
+
+
+def test_a_data_directory_without_reflinks_is_told_why_snapshots_are_full_copies(sight: Sight) -> None:
+    skip_where_files_share_blocks(sight)
+    finding = doctor.look_at_data_directory(sight)
+    assert finding.verdict == "warn"
+    assert "no volume (only root can mount a volume)" in finding.says
+    assert "XFS or btrfs" in finding.mend
+
+
+def test_a_data_directory_that_will_get_a_volume_is_good(sight: Sight) -> None:
+    skip_where_files_share_blocks(sight)
+    for name in loop.PROGRAMS:
+        install(sight, name)
+    rooted = dataclasses.replace(sight, is_root=True)
+    finding = doctor.look_at_data_directory(rooted)
+    assert (finding.verdict, finding.mend) == ("ok", "")
+    assert "made at the first start" in finding.says
+    assert not sight.home.exists()
+
+
+def test_a_data_directory_whose_own_files_share_blocks_is_good(tmp_path: Path) -> None:
+    with reflink_volume(tmp_path) as native:
+        finding = doctor.look_at_data_directory(Sight(native / "home"))
+    assert finding == Finding("data directory", "ok", f"{native / 'home'}: files can share blocks (reflink)")
+
+
+def test_a_volume_is_told_with_its_room_and_not_mounted_for_it(sight: Sight) -> None:
+    skip_where_files_share_blocks(sight)
+    if os.geteuid() != 0 or shutil.which("mkfs.xfs") is None:
+        pytest.skip("only root can mount a volume, which mkfs.xfs makes (package xfsprogs)")
+    rooted = dataclasses.replace(sight, is_root=True)
+    with use_volume(sight.home, VolumeConfig(limit_gib=1)) as layout:
+        publish_template(layout)
+        publish_snapshot(layout)
+        assert re.search(r"/volume: a volume with reflinks, \d+ MiB of ", doctor.look_at_data_directory(rooted).says)
+        assert re.fullmatch(r"1, \d+ MiB beyond what they share", doctor.look_at_snapshots(rooted).says)
+        assert doctor.look_at_templates(rooted).says == "base"
+    assert "mounted while a server runs" in doctor.look_at_data_directory(rooted).says
+    assert "mounted only while" in doctor.look_at_snapshots(rooted).says
+    assert "mounted only while" in doctor.look_at_templates(rooted).says
+    assert doctor.look_at_data_directory(sight).verdict == "bad"  # only root can mount it
+    off = dataclasses.replace(rooted, volume=lambda: VolumeConfig("off"))
+    assert doctor.look_at_data_directory(off).verdict == "bad"
+    assert mounted_below(sight.home) == []
+
+
+def skip_where_files_share_blocks(sight: Sight) -> None:
+    if can_reflink(sight.root):
+        pytest.skip("the file system of the tests has reflinks")
+
+
+def test_a_wrong_setting_of_the_volume_is_bad(sight: Sight) -> None:
+    def wrong() -> VolumeConfig:
+        raise InvalidRequest("TORPOR_VOLUME is 'maybe'; it can be auto or off")
+
+    finding = doctor.look_at_data_directory(dataclasses.replace(sight, volume=wrong))
+    assert (finding.verdict, finding.says) == ("bad", "TORPOR_VOLUME is 'maybe'; it can be auto or off")
+
+
+def test_snapshots_are_counted_and_damaged_ones_do_no_harm(sight: Sight) -> None:
+    assert doctor.look_at_snapshots(sight).says == "none"
+    layout = Layout(sight.home)
+    layout.make()
+    for number in (1, 2):
+        publish_snapshot(layout, number)
+    assert doctor.look_at_snapshots(sight).says.startswith("2, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("TORPOR_VOLUME", "maybe", "it can be auto or off"),
+        ("TORPOR_VOLUME_GIB", "0", "1 or more"),
+        ("TORPOR_VOLUME_GIB", "many", "1 or more"),
+    ],
+)
+def test_settings_of_the_volume_that_make_no_sense_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidRequest, match=f"{name} is '{value}'; .*{says}"):
+        HostConfig.from_environment(Path("home"))
+
+
+def test_settings_of_the_volume_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORPOR_VOLUME", raising=False)
+    monkeypatch.delenv("TORPOR_VOLUME_GIB", raising=False)
+    assert HostConfig.from_environment(Path("home")).volume == VolumeConfig()
+    monkeypatch.setenv("TORPOR_VOLUME", "off")
+    monkeypatch.setenv("TORPOR_VOLUME_GIB", "20")
+    assert HostConfig.from_environment(Path("home")).volume == VolumeConfig("off", 20)
 
 
 def test_the_network_is_described_as_it_is(sight: Sight) -> None:

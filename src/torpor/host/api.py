@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 
@@ -13,19 +15,26 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from torpor.errors import InvalidRequest, NotFound, OutcomeUnknown, TorporError
-from torpor.host.flow.ask import guest_of, with_environment
-from torpor.host.flow.create import create
+from torpor.host.flow.ask import guest_of
+from torpor.host.flow.create import Source, create
 from torpor.host.flow.delete import delete
+from torpor.host.flow.freeze import FreezeOrder
+from torpor.host.flow.hibernate import hibernate
+from torpor.host.flow.pause import pause, resume
+from torpor.host.flow.rollback import rollback
+from torpor.host.flow.snapshot import snapshot
+from torpor.host.flow.wake import wake
 from torpor.host.host import Host
 from torpor.host.streaming import Stream
-from torpor.host.views import incarnation_view, template_view
-from torpor.model.ids import SandboxId, TemplateName, is_sandbox_id
+from torpor.host.views import damaged_view, incarnation_view, sleeper_view, snapshot_view, template_view
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName, is_sandbox_id, is_snapshot_id
+from torpor.model.snapshot import Kind as SnapshotKind
 from torpor.vmm.bounded_log import read_log
 from torpor.wire import frames
 from torpor.wire.errors import status_of, to_body
 from torpor.wire.frames import Frame, Kind
-from torpor.wire.host import HOST_API_VERSION, ExecOrder, IncarnationList, Restore
-from torpor.wire.public import DirListing, Rename, TemplateList, Written
+from torpor.wire.host import HOST_API_VERSION, ExecOrder, Freeze, FrozenList, IncarnationList, Restore, Rollback
+from torpor.wire.public import DirListing, Rename, TemplateList, Verified, Written
 
 _log = structlog.get_logger(__name__)
 M = TypeVar("M", bound=BaseModel)
@@ -37,13 +46,19 @@ def host_app(host: Host) -> Starlette:
     """Return the application that answers `/host/v1` for this host."""
     api = _Api(host)
     root = f"/host/{HOST_API_VERSION}"
-    every, templates = f"{root}/incarnations", f"{root}/templates"
+    every, templates, snapshots = f"{root}/incarnations", f"{root}/templates", f"{root}/snapshots"
     one = f"{every}/{{id}}"
     fs = f"{one}/fs"
     routes = [
         Route(every, api.list_all, methods=["GET"]),
         Route(every, api.create, methods=["POST"]),
         Route(one, api.delete, methods=["DELETE"]),
+        Route(f"{one}/pause", api.pause, methods=["POST"]),
+        Route(f"{one}/resume", api.resume, methods=["POST"]),
+        Route(f"{one}/hibernate", api.hibernate, methods=["POST"]),
+        Route(f"{one}/wake", api.wake, methods=["POST"]),
+        Route(f"{one}/snapshots", api.snapshot, methods=["POST"]),
+        Route(f"{one}/rollback", api.rollback, methods=["POST"]),
         Route(f"{one}/exec", api.execute, methods=["POST"]),
         Route(f"{one}/logs", api.logs, methods=["GET"]),
         Route(fs, api.read, methods=["GET"]),
@@ -54,6 +69,9 @@ def host_app(host: Host) -> Starlette:
         Route(f"{fs}/dir", api.make_folder, methods=["POST"]),
         Route(f"{fs}/rename", api.rename, methods=["POST"]),
         Route(f"{fs}/walk", api.walk, methods=["GET"]),
+        Route(snapshots, api.snapshots, methods=["GET"]),
+        Route(f"{snapshots}/{{id}}", api.remove_snapshot, methods=["DELETE"]),
+        Route(f"{snapshots}/{{id}}/verify", api.verify, methods=["POST"]),
         Route(templates, api.templates, methods=["GET"]),
         Route(f"{templates}/{{name}}", api.remove_template, methods=["DELETE"]),
     ]
@@ -74,17 +92,66 @@ class _Api:
         self._host = host
 
     async def list_all(self, _request: Request) -> Response:
-        return _json(IncarnationList(items=[incarnation_view(each) for each in self._host.live.all()]))
+        live = self._host.live
+        awake = [incarnation_view(each) for each in live.all()]
+        asleep = [sleeper_view(each) for each in live.sleepers()]
+        damaged = [damaged_view(sandbox, reason) for sandbox, reason in live.damaged.items()]
+        return _json(IncarnationList(items=awake + asleep + damaged))
 
     async def create(self, request: Request) -> Response:
         order = await _body(request, Restore)
         sandbox = _sandbox_id(order.id)
-        incarnation = await create(self._host, sandbox, TemplateName(order.template), order.env)
-        return _json(incarnation_view(incarnation), status=201)
+        source = Source(
+            template=None if order.template is None else TemplateName(order.template),
+            snapshot=None if order.snapshot is None else _snapshot_id(order.snapshot),
+            sleeper=None if order.sleeper is None else _sandbox_id(order.sleeper),
+            env=order.env,
+        )
+        return _json(incarnation_view(await create(self._host, sandbox, source)), status=201)
 
     async def delete(self, request: Request) -> Response:
         await delete(self._host, _sandbox(request))
         return Response(status_code=204)
+
+    async def pause(self, request: Request) -> Response:
+        await pause(self._host, _sandbox(request))
+        return Response(status_code=204)
+
+    async def resume(self, request: Request) -> Response:
+        await resume(self._host, _sandbox(request))
+        return Response(status_code=204)
+
+    async def hibernate(self, request: Request) -> Response:
+        order = _freeze_order(await _body(request, Freeze))
+        return _json(snapshot_view(await hibernate(self._host, _sandbox(request), order)))
+
+    async def wake(self, request: Request) -> Response:
+        return _json(incarnation_view(await wake(self._host, _sandbox(request))))
+
+    async def snapshot(self, request: Request) -> Response:
+        order = _freeze_order(await _body(request, Freeze))
+        return _json(snapshot_view(await snapshot(self._host, _sandbox(request), order)), status=201)
+
+    async def rollback(self, request: Request) -> Response:
+        wanted = _snapshot_id((await _body(request, Rollback)).snapshot)
+        return _json(incarnation_view(await rollback(self._host, _sandbox(request), wanted)))
+
+    async def snapshots(self, _request: Request) -> Response:
+        there = await asyncio.to_thread(self._host.snapshots.names)
+        read = await asyncio.to_thread(self._host.snapshots.all)
+        readable = {each.id for each in read}
+        unreadable: list[str] = [one for one in there if one not in readable]
+        return _json(FrozenList(items=[snapshot_view(each) for each in read], unreadable=unreadable))
+
+    async def remove_snapshot(self, request: Request) -> Response:
+        await asyncio.to_thread(self._host.snapshots.remove, _snapshot_id(request.path_params["id"]))
+        return Response(status_code=204)
+
+    async def verify(self, request: Request) -> Response:
+        wanted, began = _snapshot_id(request.path_params["id"]), time.monotonic()
+        checked = await asyncio.to_thread(self._host.snapshots.verify, wanted)
+        took_ms = round((time.monotonic() - began) * 1000, 1)
+        return _json(Verified(id=wanted, checked_bytes=checked, took_ms=took_ms))
 
     async def execute(self, request: Request) -> Response:
         order = await _body(request, ExecOrder)
@@ -93,20 +160,17 @@ class _Api:
     async def _output(self, sandbox: SandboxId, order: ExecOrder) -> AsyncGenerator[bytes, None]:
         begun = False
         try:
-            async with guest_of(self._host, sandbox) as guest:
-                full = with_environment(self._host.live.get(sandbox), order)
-                async with guest.exec(full) as output:
-                    async for frame in output:
-                        begun = True
-                        yield frames.encode(frame)
+            async with guest_of(self._host, sandbox) as guest, guest.exec(order) as output:
+                async for frame in output:
+                    begun = True
+                    yield frames.encode(frame)
         except TorporError as error:
             if not begun:  # the answer's status can still say it
                 raise
             yield frames.encode(Frame(Kind.ERROR, to_body(error).model_dump_json().encode()))
 
     async def logs(self, request: Request) -> Response:
-        place = self._host.live.known(_sandbox(request)).place
-        return PlainTextResponse(read_log(place.console))
+        return PlainTextResponse(read_log(self._host.live.place_of(_sandbox(request)).console))
 
     async def read(self, request: Request) -> Response:
         content = self._content(_sandbox(request), _path(request), request.query_params.get("user"))
@@ -195,6 +259,17 @@ def _sandbox_id(text: str) -> SandboxId:
     if not is_sandbox_id(text):
         raise NotFound(f"there is no sandbox {text!r}")
     return SandboxId(text)
+
+
+def _snapshot_id(text: str) -> SnapshotId:
+    # It names a folder too.
+    if not is_snapshot_id(text):
+        raise NotFound(f"there is no snapshot {text!r}")
+    return SnapshotId(text)
+
+
+def _freeze_order(order: Freeze) -> FreezeOrder:
+    return FreezeOrder(_snapshot_id(order.id), SnapshotKind(order.kind), order.name)
 
 
 def _path(request: Request) -> str:

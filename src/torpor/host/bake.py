@@ -12,24 +12,32 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import structlog
+
 from torpor.errors import Failed, Forbidden, InvalidRequest, NotFound, SnapshotCorrupt, Unsupported
 from torpor.host.choice import DriverChoice
-from torpor.host.config import HostConfig
+from torpor.host.config import HostConfig, volume_from_environment
 from torpor.host.flow.boot import boot_and_freeze
 from torpor.host.lock import locked
+from torpor.host.sleep import BASE
 from torpor.host.views import template_view
 from torpor.kit.files import sweep
 from torpor.model.ids import TemplateName
 from torpor.model.template import BAKE_FORMAT, RECIPES, Recipe, Template
 from torpor.storage.debian import cloud_kernel_package, host_archive, newest_version
+from torpor.storage.frozen import read
 from torpor.storage.images import Images, digest_of, digest_of_folder
 from torpor.storage.kernel import INGREDIENTS, make_kernel
 from torpor.storage.layout import Layout
+from torpor.storage.room import MIB
 from torpor.storage.rootfs import Bootstrap, make_root, make_runtime, trusted_certificates
 from torpor.storage.templates import Templates
+from torpor.storage.volume import ensure_room, use_volume
 from torpor.vmm.driver import Driver
 from torpor.vmm.qemu.probe import MARK
 from torpor.wire.public import TemplateView
+
+_log = structlog.get_logger(__name__)
 
 # Beside console and panic: what a guest has no use for and pays for at every switch of tasks, opened file or timer
 # (security modules, auditing, pressure statistics, watchdogs), and huge pages only on request, since a touched page is
@@ -64,18 +72,29 @@ async def build_template(home: Path, name: str, *, force: bool = False, report: 
     archive has now. Whatever fails, an older template of the name stays as it was. The log is `logs/bake-<name>.log`.
 
     Raises InvalidRequest (unknown name), Forbidden (not root), Unsupported (a tool or package is missing; the hint
-    names it), Busy (another bake runs), BootFailed, Failed.
+    names it), Busy (another bake runs), BootFailed, OutOfSpace, Failed.
     """
     recipe = _recipe(name)
     if os.geteuid() != 0:
         raise Forbidden("templates are baked by root, who alone can make a root file system", hint="use sudo")
-    layout = Layout(home.resolve())
-    layout.make()
-    with locked(layout.bake_lock, what="the folder of templates"):
+    with (
+        use_volume(home, volume_from_environment()) as layout,
+        locked(layout.bake_lock, what="the folder of templates"),
+    ):
         for folder in (layout.images, layout.templates):
             sweep(folder)  # what an earlier bake left that was killed
         work = _Bake(layout, recipe, force, report)
         return template_view(await work.run())
+
+
+def images_in_use(layout: Layout) -> set[str]:
+    """Return the names of the images that a template, a snapshot or a sandbox stands on.
+
+    Raises SnapshotCorrupt or Unsupported if one of them cannot be read, but for templates, which can be baked again.
+    """
+    folders = [*layout.snapshots.glob("snp-*"), *layout.sandboxes.glob(f"*/{BASE}")]
+    found = [*Templates(layout).all(), *(read(folder).template for folder in folders)]
+    return {name for template in found for name in template.images.values()}
 
 
 def _recipe(name: str) -> Recipe:
@@ -111,12 +130,19 @@ class _Bake:
             with self._step("snapshot", "reused, its inputs are unchanged"):
                 return found
         template = await self._freeze(driver, digest, images)
-        self._images.collect({name for each in self._templates.all() for name in each.images.values()})
+        self._collect()
         return template
+
+    def _collect(self) -> None:
+        """Remove the images that nothing stands on any more; none, if somebody's cannot be told."""
+        try:
+            self._images.collect(images_in_use(self._layout))
+        except (SnapshotCorrupt, Unsupported) as error:
+            _log.warning("no unused image was removed", why=error.message)
 
     def _baked(self, digest: str) -> Template | None:
         try:
-            found = self._templates.open(self._recipe.name)
+            found = self._templates.open(self._recipe.name).template
         except (NotFound, SnapshotCorrupt, Unsupported):
             return None  # nothing that could be reused
         return found if found.digest == digest else None
@@ -158,6 +184,7 @@ class _Bake:
         }
 
     async def _freeze(self, driver: Driver, digest: str, images: dict[str, str]) -> Template:
+        ensure_room(self._layout, self._recipe.memory_mib * MIB)
         described = Template(
             name=self._recipe.name,
             digest=digest,

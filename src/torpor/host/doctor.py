@@ -16,19 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torpor.errors import TorporError
+from torpor.errors import InvalidRequest, TorporError
 from torpor.host.choice import verdict_file
-from torpor.kit.files import can_reflink
+from torpor.host.config import volume_from_environment
 from torpor.model.ids import TemplateName
 from torpor.storage.layout import Layout
+from torpor.storage.room import GIB, MIB, free_and_total
+from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
+from torpor.storage.volume import VolumeConfig, mounted_layout, survey
 from torpor.vmm.qemu.driver import INSTALL, OLDEST_VERSION, PROGRAM
 from torpor.vmm.qemu.probe import recall
 from torpor.vmm.qemu.tsc import tsc_khz
 
 Verdict = Literal["ok", "warn", "bad"]
 
-MIB, GIB = 1024**2, 1024**3
 # What one bake and a few sandboxes take, with room to spare.
 DISK_WANTED, DISK_NEEDED = 8 * GIB, 2 * GIB
 # One default sandbox may fill this much, and the server and the host need some too.
@@ -60,12 +62,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Where to look. `search_path` is a PATH; system folders that a user's PATH leaves out are searched too."""
+    """Where to look. `search_path` is a PATH; system folders that a user's PATH leaves out are searched too.
+
+    `volume` returns what is set about the volume, or raises InvalidRequest.
+    """
 
     home: Path
     root: Path = Path("/")
     search_path: str = os.defpath
     is_root: bool = False
+    volume: Callable[[], VolumeConfig] = VolumeConfig
 
     def program(self, name: str) -> str | None:
         """Return where a program is, None if it is not installed."""
@@ -83,7 +89,8 @@ class Sight:
 def examine(home: Path) -> list[Finding]:
     """Look at this host, and at the data directory `home` (which need not exist yet). Never raises."""
     path = os.environ.get("PATH", os.defpath)
-    return findings(Sight(home, search_path=path, is_root=os.geteuid() == 0), CHECKS)
+    sight = Sight(home, search_path=path, is_root=os.geteuid() == 0, volume=volume_from_environment)
+    return findings(sight, CHECKS)
 
 
 def findings(sight: Sight, checks: Sequence[Callable[[Sight], Finding]]) -> list[Finding]:
@@ -198,21 +205,64 @@ def look_at_disk_space(sight: Sight) -> Finding:
 
 
 def look_at_data_directory(sight: Sight) -> Finding:
-    """Whether it can be written, and whether its files can share blocks."""
-    place = _existing(sight.home)
+    """Whether it can be written, and whether its files can share blocks, which makes a freeze cheap."""
+    name, place = "data directory", _existing(sight.home)
     try:
-        shares_blocks = can_reflink(place)
+        config = sight.volume()
+        ground = survey(
+            Layout(place), config, lambda program: sight.program(program) is not None, is_root=sight.is_root
+        )
+    except InvalidRequest as error:
+        return Finding(name, "bad", error.message, "set it right, or unset it")
     except OSError as error:
         mend = "run as a user who may write there, or choose another place with TORPOR_HOME"
-        return Finding("data directory", "bad", f"{place} cannot be written: {error.strerror}", mend)
-    if shares_blocks:
-        return Finding("data directory", "ok", f"{sight.home}: files can share blocks (reflink)")
+        return Finding(name, "bad", f"{place} cannot be written: {error.strerror}", mend)
+    if ground.kind == "volume":
+        return _look_at_volume(sight, config)
+    if ground.kind == "native":
+        return Finding(name, "ok", f"{sight.home}: files can share blocks (reflink)")
+    if ground.kind == "bare":
+        says = f"{sight.home}: no reflinks on this file system; a volume that has them is made at the first start"
+        return Finding(name, "ok", says)
     return Finding(
-        "data directory",
-        "ok",
-        f"{sight.home}: no reflinks on this file system; a new sandbox's disk is still made without copying"
-        " anything large",
+        name,
+        "warn",
+        f"{sight.home}: no reflinks, and no volume ({ground.why}), so a snapshot is a full copy",
+        "mend that, or put the data directory on XFS or btrfs with TORPOR_HOME",
     )
+
+
+def _look_at_volume(sight: Sight, config: VolumeConfig) -> Finding:
+    name, layout = "data directory", mounted_layout(sight.home)
+    if config.use == "off":
+        mend = "unset TORPOR_VOLUME, or choose another place with TORPOR_HOME"
+        return Finding(name, "bad", f"TORPOR_VOLUME is off, but {sight.home} has its data in a volume", mend)
+    if not sight.is_root:
+        mend = "run as root, or choose another place with TORPOR_HOME"
+        return Finding(name, "bad", f"{sight.home} has its data in a volume, which only root can mount", mend)
+    image = Layout(sight.home).volume_image
+    taken = f"it takes {_size(image.stat().st_blocks * 512)} of the disk below"
+    if layout is None:
+        return Finding(name, "ok", f"{sight.home}: a volume with reflinks, mounted while a server runs; {taken}")
+    free, total = free_and_total(layout.data)
+    return Finding(name, "ok", f"{layout.data}: a volume with reflinks, {_size(free)} of {_size(total)} free; {taken}")
+
+
+def look_at_snapshots(sight: Sight) -> Finding:
+    """How many snapshots there are, and what they take up."""
+    layout = mounted_layout(sight.home)
+    if layout is None:
+        return _unseen("snapshots")
+    found = Snapshots(layout).all() if layout.snapshots.is_dir() else []
+    if not found:
+        return Finding("snapshots", "ok", "none")
+    size = _size(sum(snapshot.size_bytes for snapshot in found))
+    return Finding("snapshots", "ok", f"{len(found)}, {size} beyond what they share")
+
+
+def _unseen(name: str) -> Finding:
+    says = "they are in the volume, which is mounted only while a server runs"
+    return Finding(name, "ok", says)
 
 
 def look_at_cgroups(sight: Sight) -> Finding:
@@ -259,7 +309,9 @@ def look_at_server(sight: Sight) -> Finding:
 
 def look_at_templates(sight: Sight) -> Finding:
     """Which templates are baked, and whether this host can still load them."""
-    layout = Layout(sight.home)
+    layout = mounted_layout(sight.home)
+    if layout is None:
+        return _unseen("templates")
     templates = Templates(layout)
     names = templates.names() if layout.templates.is_dir() else []
     if not names:
@@ -274,7 +326,7 @@ def look_at_templates(sight: Sight) -> Finding:
 
 def _why_unusable(templates: Templates, name: TemplateName, version: str | None) -> str:
     try:
-        template = templates.open(name)
+        template = templates.open(name).template
     except TorporError as error:
         return error.message
     if version and template.fingerprint.version != version:
@@ -296,6 +348,7 @@ CHECKS: tuple[Callable[[Sight], Finding], ...] = (
     look_at_network,
     look_at_server,
     look_at_templates,
+    look_at_snapshots,
 )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torpor.host.live import ConnectGuest, Live
+from torpor.host.prepared import Preparer
 from torpor.host.spares import Spares
 from torpor.storage.layout import Layout
+from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 
 
@@ -16,6 +18,8 @@ class Host:
 
     layout: Layout
     templates: Templates
+    snapshots: Snapshots
+    preparer: Preparer
     spares: Spares
     connect_guest: ConnectGuest
     live: Live

@@ -1,20 +1,21 @@
-"""The incarnations that are alive on this host."""
+"""The sandboxes of this host: those that are alive, and those that sleep."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 
-from torpor.errors import NotFound, RestoreFailed, SandboxLost, Unavailable
+from torpor.errors import Busy, Failed, NotFound, OutcomeUnknown, SandboxLost, Unavailable
 from torpor.guest.client import Guest
+from torpor.kit.files import remove_tree
 from torpor.kit.locks import KeyedLocks
-from torpor.kit.owning import own
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
-from torpor.model.template import Template
+from torpor.storage.frozen import Frozen
 from torpor.vmm.driver import Machine, Place
 
 # Connects to the guest agent at the other end of a machine's channel; raises RestoreFailed if it does not answer.
@@ -25,77 +26,158 @@ ConnectGuest = Callable[[socket.socket], Awaitable[Guest]]
 class Incarnation:
     """One run of a sandbox, from restore to close. `boot_ms`: from the order to the guest's acknowledgement.
 
-    `guest` is the line to the guest as it was last made; see `reach`.
+    `base` is what it came from or was last frozen into, with its folder in the sandbox's own. `guest` is the line to
+    the guest as it was last made; see `reach`. It `stands_still` while it is frozen or paused; `paused`: somebody asked
+    for that.
     """
 
     id: SandboxId
-    template: Template
+    base: Frozen
     place: Place
     machine: Machine
     guest: Guest
-    env: Mapping[str, str] = field(repr=False)  # users put secrets there
     boot_ms: int
-    owned: AsyncExitStack = field(repr=False)
+    stands_still: bool = False
+    paused: bool = False
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def reach(self, connect: ConnectGuest) -> Guest:
         """Return the line to the guest, made anew if it broke off while the machine lives.
 
-        A line breaks when the guest says what no agent says. Raises Unavailable if the guest does not answer.
+        A line breaks when the guest says what no agent says. Raises Busy for one that is paused, Unavailable if the
+        guest does not answer.
         """
         async with self._reaching:
+            if self.paused:
+                raise Busy(f"the sandbox {self.id} is paused", hint="resume it")
             if self.guest.closed.is_set() and self.machine.alive:
+                if self.stands_still:
+                    raise Busy(f"the sandbox {self.id} stands still")
                 try:
-                    self.guest = await own(self.owned, connect(self.machine.open_channel()))
-                except RestoreFailed as error:
+                    self.guest = await connect(self.machine.open_channel())
+                    await self.guest.thaw()  # the line may have broken while the guest stood still
+                except (Failed, OutcomeUnknown) as error:
                     raise Unavailable(f"the guest of the sandbox {self.id} does not answer") from error
             return self.guest
 
+    def settle(self, place: Place) -> None:
+        """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
+        self.place.folder.rename(place.folder)
+        self.base = dataclasses.replace(self.base, folder=place.folder / self.base.folder.name)
+        self.place = place
+        self.machine.move(place)
+
     async def aclose(self) -> None:
         """End the machine and remove what it wrote. Idempotent, and not cut short by cancellation."""
-        await shielded(self.owned.aclose())
+        await shielded(self._end())
+
+    async def _end(self) -> None:
+        async with AsyncExitStack() as undo:
+            undo.callback(remove_tree, self.place.folder)
+            undo.push_async_callback(self.machine.aclose)
+            undo.push_async_callback(self.guest.aclose)
+
+
+@dataclass(slots=True)
+class Sleeper:
+    """A sandbox that is hibernated: a folder, and no process.
+
+    `line` is what calls that were under way when it fell asleep wait on; None where there are none.
+    """
+
+    id: SandboxId
+    base: Frozen
+    place: Place
+    line: Guest | None = None
+
+    def settle(self, place: Place) -> None:
+        """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
+        self.place.folder.rename(place.folder)
+        self.base = dataclasses.replace(self.base, folder=place.folder / self.base.folder.name)
+        self.place = place
+
+    async def hang_up(self) -> None:
+        """End the calls that wait for it to wake. Idempotent."""
+        if (line := self.line) is not None:
+            self.line = None
+            await line.aclose()
+
+    async def aclose(self) -> None:
+        """Forget it, with all that is in its folder."""
+        await self.hang_up()
+        remove_tree(self.place.folder)
 
 
 class Live:
-    """Incarnations by sandbox id, and one lock per sandbox for the verbs that begin or end one."""
+    """Incarnations and sleepers by sandbox id, and one lock per sandbox for the verbs that begin or end one."""
 
     def __init__(self) -> None:
         self._incarnations: dict[SandboxId, Incarnation] = {}
+        self._sleepers: dict[SandboxId, Sleeper] = {}
         self._locks = KeyedLocks[SandboxId]()
-
-    def __len__(self) -> int:
-        return len(self._incarnations)
+        # Sandboxes whose folders cannot be read, with what is wrong with them. They can only be deleted.
+        self.damaged: dict[SandboxId, str] = {}
 
     def all(self) -> list[Incarnation]:
         """Return every incarnation, those whose machine has died included, oldest first."""
         return list(self._incarnations.values())
 
+    def sleepers(self) -> list[Sleeper]:
+        """Return every sandbox that sleeps here."""
+        return list(self._sleepers.values())
+
     def find(self, sandbox: SandboxId) -> Incarnation | None:
         """Return a sandbox's incarnation, dead or alive, or None."""
         return self._incarnations.get(sandbox)
 
-    def known(self, sandbox: SandboxId) -> Incarnation:
-        """Return a sandbox's incarnation, dead or alive. Raises NotFound if there is none here."""
-        found = self.find(sandbox)
+    def sleeper(self, sandbox: SandboxId) -> Sleeper | None:
+        """Return a sandbox that sleeps, or None."""
+        return self._sleepers.get(sandbox)
+
+    def place_of(self, sandbox: SandboxId) -> Place:
+        """Return where a sandbox keeps what is its own. Raises NotFound if it is not here."""
+        found = self._incarnations.get(sandbox) or self._sleepers.get(sandbox)
         if found is None:
-            raise NotFound(f"the sandbox {sandbox} does not live on this host")
-        return found
+            raise not_here(sandbox)
+        return found.place
 
     def get(self, sandbox: SandboxId) -> Incarnation:
-        """Return a living incarnation. Raises NotFound if there is none here, SandboxLost if its machine has died."""
-        found = self.known(sandbox)
+        """Return a living incarnation.
+
+        Raises NotFound if there is none here, Busy if it sleeps, SandboxLost if its machine has died.
+        """
+        found = self.find(sandbox)
+        if found is None:
+            if sandbox in self._sleepers:
+                raise Busy(f"the sandbox {sandbox} sleeps", hint="wake it")
+            raise not_here(sandbox)
         if not found.machine.alive:
             raise SandboxLost(f"the machine of the sandbox {sandbox} has ended: {found.machine.end}")
         return found
 
     def add(self, incarnation: Incarnation) -> None:
-        """Enter a new incarnation; the caller holds the sandbox's lock."""
+        """Enter an incarnation, in place of the sleeper it was; the caller holds the sandbox's lock."""
+        self._sleepers.pop(incarnation.id, None)
         self._incarnations[incarnation.id] = incarnation
 
-    def take(self, sandbox: SandboxId) -> Incarnation | None:
-        """Remove and return an incarnation, or None; the caller holds the sandbox's lock and closes what it got."""
-        return self._incarnations.pop(sandbox, None)
+    def lay_down(self, sleeper: Sleeper) -> None:
+        """Enter a sleeper, in place of the incarnation it was; the caller holds the sandbox's lock."""
+        self._incarnations.pop(sleeper.id, None)
+        self._sleepers[sleeper.id] = sleeper
+
+    def take(self, sandbox: SandboxId) -> Incarnation | Sleeper | None:
+        """Remove and return what there is of a sandbox, or None.
+
+        The caller holds the sandbox's lock and closes what it got.
+        """
+        self.damaged.pop(sandbox, None)
+        return self._incarnations.pop(sandbox, None) or self._sleepers.pop(sandbox, None)
 
     def lock(self, sandbox: SandboxId) -> AbstractAsyncContextManager[None]:
         """Hold the sandbox's lock while the block runs."""
         return self._locks.hold(sandbox)
+
+
+def not_here(sandbox: SandboxId) -> NotFound:
+    """Return the error for a sandbox that this host does not have."""
+    return NotFound(f"the sandbox {sandbox} does not live on this host")

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import errno
-import secrets
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from torpor.errors import OutOfSpace, RestoreFailed, Unsupported
+from torpor.errors import RestoreFailed, Unsupported
 from torpor.guest.client import Guest
 from torpor.host.choice import ChooseDriver
 from torpor.host.hardware import hardware_of
 from torpor.host.live import ConnectGuest
+from torpor.host.sleep import BASE, clear
+from torpor.host.trouble import translated
 from torpor.kit.files import clone, remove_tree
 from torpor.kit.owning import own
-from torpor.kit.shielded import shielded
+from torpor.kit.shielded import shielded, wait_ended
 from torpor.model.identity import NOBODY
-from torpor.model.template import Fingerprint, Template
+from torpor.model.template import Fingerprint
+from torpor.storage.frozen import DISK, MEMORY, STATE, Frozen, link_parts, read_ahead
+from torpor.storage.frozen import read as read_frozen
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
-from torpor.storage.templates import DISK, MEMORY, STATE, Templates
+from torpor.storage.volume import ensure_room
 from torpor.vmm.driver import Driver, Machine, Place, Saved
 from torpor.wire.host import ExecOrder
 
 _PRACTICE_S = 10.0
+_NO_PLACE = "no place for the machine could be made"
 
 
 @dataclass
 class Prepared:
-    """A template's snapshot, come to life in a place of its own, with a guest that answers and has no name yet."""
+    """A frozen guest, come to life in a place, with an agent that answers and has no name yet.
 
-    template: Template
+    `base`: what it came from, in its place. `lasting`: the place was there before and stays, with its base.
+    """
+
+    base: Frozen
     place: Place
     machine: Machine
     guest: Guest
+    lasting: bool = False
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises RestoreFailed if it cannot be taken."""
-        with _translated():
+        with translated(RestoreFailed, _NO_PLACE):
             self.place.folder.rename(place.folder)
         self.place = place
+        self.base = dataclasses.replace(self.base, folder=place.folder / BASE)
         self.machine.move(place)
 
     async def stand_by(self) -> None:
@@ -59,12 +67,12 @@ class Prepared:
         await self.machine.pause()
 
     async def aclose(self) -> None:
-        """End the machine and remove its place. Idempotent, and not cut short by cancellation."""
+        """End the machine and remove what is its own. Idempotent, and not cut short by cancellation."""
         await shielded(self._end())
 
     async def _end(self) -> None:
         async with AsyncExitStack() as undo:
-            undo.callback(remove_tree, self.place.folder)
+            undo.callback(clear if self.lasting else remove_tree, self.place.folder)
             undo.push_async_callback(self.machine.aclose)
             undo.push_async_callback(self.guest.aclose)
 
@@ -75,13 +83,12 @@ class Preparer:
 
     layout: Layout
     images: Images
-    templates: Templates
     vmm: ChooseDriver
     connect_guest: ConnectGuest
 
-    async def prepare_ahead(self, template: Template) -> Prepared:
+    async def prepare_ahead(self, frozen: Frozen, place: Place) -> Prepared:
         """Prepare a machine for later, which stands still. Raises as `prepare` does, and SandboxLost."""
-        prepared = await self.prepare(template)
+        prepared = await self.prepare(frozen, place)
         try:
             await prepared.stand_by()
         except BaseException:
@@ -89,52 +96,73 @@ class Preparer:
             raise
         return prepared
 
-    async def prepare(self, template: Template) -> Prepared:
-        """Bring a template's snapshot to life in a new place. If any step fails, what was opened is closed, last first.
+    async def prepare(self, frozen: Frozen, place: Place) -> Prepared:
+        """Bring what is frozen to life in a new place. If any step fails, what was opened is closed, last first.
 
-        Raises Unsupported where the snapshot was made by another VMM, version, accelerator or CPU model; OutOfSpace
+        Raises Unsupported where it was frozen by another VMM, version, machine, accelerator or CPU model; OutOfSpace
         where the host's disk is full; RestoreFailed.
         """
-        vmm = await self.vmm()
-        check_fingerprint(template, vmm.fingerprint)
-        name = f"spare-{secrets.token_hex(8)}"
-        place = Place(name, self.layout.sandboxes / name)
+        check_fingerprint(frozen, (await self.vmm()).fingerprint)
         async with AsyncExitStack() as undo:
-            with _translated():
+            await asyncio.to_thread(ensure_room, self.layout, 0)
+            with translated(RestoreFailed, _NO_PLACE):
                 place.folder.mkdir(mode=0o700)
                 undo.callback(remove_tree, place.folder)
-                machine = await own(undo, self._load(vmm, template, place))
-            await machine.resume()
-            guest = await own(undo, self.connect_guest(machine.open_channel()))
+                link_parts(frozen.folder, place.folder / BASE)
+            base = read_frozen(place.folder / BASE)
+            machine, guest = await self._start(undo, base, place, None)
             undo.pop_all()
-            return Prepared(template, place, machine, guest)
+            return Prepared(base, place, machine, guest)
 
-    async def _load(self, vmm: Driver, template: Template, place: Place) -> Machine:
-        snapshot, overlay = self.templates.path(template.name), place.folder / DISK
-        clone(snapshot / DISK, overlay)
-        hardware = hardware_of(self.images, template, overlay)
-        return await vmm.load(place, hardware, Saved(snapshot / MEMORY, snapshot / STATE))
+    async def prepare_again(self, base: Frozen, place: Place, line: Guest | None) -> Prepared:
+        """Bring a sandbox that sleeps to life in its own place; `line` is what waits for it, which it goes on with.
+
+        If any step fails the place is as before. Raises as `prepare` does.
+        """
+        check_fingerprint(base, (await self.vmm()).fingerprint)
+        async with AsyncExitStack() as undo:
+            await asyncio.to_thread(ensure_room, self.layout, 0)
+            undo.callback(clear, place.folder)
+            machine, guest = await self._start(undo, base, place, line)
+            undo.pop_all()
+            return Prepared(base, place, machine, guest, lasting=True)
+
+    async def _start(
+        self, undo: AsyncExitStack, base: Frozen, place: Place, line: Guest | None
+    ) -> tuple[Machine, Guest]:
+        vmm = await self.vmm()
+        reading = asyncio.create_task(asyncio.to_thread(read_ahead, base))  # while the process starts
+        try:
+            machine = await own(undo, self._load(vmm, base, place))
+        finally:
+            await wait_ended(reading)  # where this is cut short, the machine has an owner already
+        # Connected before it runs: what a guest says while nobody is connected is thrown away.
+        sock = machine.open_channel()
+        if line is not None:
+            await line.continue_on(sock)  # it is the line's from here on: whoever has the line ends it if this fails
+            await machine.resume()
+            return machine, line
+        try:
+            await machine.resume()
+        except BaseException:
+            sock.close()
+            raise
+        return machine, await own(undo, self.connect_guest(sock))
+
+    async def _load(self, vmm: Driver, base: Frozen, place: Place) -> Machine:
+        overlay = place.folder / DISK
+        with translated(RestoreFailed, _NO_PLACE):
+            clone(base.folder / DISK, overlay)
+        hardware = hardware_of(self.images, base.template, overlay)
+        with translated(RestoreFailed, "the machine did not start"):
+            return await vmm.load(place, hardware, Saved(base.folder / MEMORY, base.folder / STATE))
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise what this host's file system says as OutOfSpace or RestoreFailed."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfSpace(
-                "the host's disk is full", hint="free some of it; `torpor doctor` says how much"
-            ) from error
-        raise RestoreFailed(f"no place for the machine could be made: {error}") from error
-
-
-def check_fingerprint(template: Template, here: Fingerprint) -> None:
-    """Refuse a snapshot that was made by another VMM, version, accelerator or CPU model, before anything starts."""
+def check_fingerprint(frozen: Frozen, here: Fingerprint) -> None:
+    """Refuse what was frozen by another VMM, version, machine, accelerator or CPU model, before anything starts."""
     for field in dataclasses.fields(Fingerprint):
-        baked_with, has = getattr(template.fingerprint, field.name), getattr(here, field.name)
-        if baked_with != has:
+        made_with, has = getattr(frozen.template.fingerprint, field.name), getattr(here, field.name)
+        if made_with != has:
             raise Unsupported(
-                f"the template {template.name!r} was baked with {field.name} {baked_with!r}, and this host has {has!r}",
-                hint=f"run `torpor template build {template.name}`",
+                f"{frozen.title} was made with {field.name} {made_with!r}, and this host has {has!r}", hint=frozen.mend
             )

@@ -10,31 +10,36 @@ from pathlib import Path
 import structlog
 
 from torpor.errors import Busy, Failed
+from torpor.host.live import Live
 from torpor.host.lock import locked
-from torpor.kit.files import remove_tree, sweep
+from torpor.host.sleep import find_sleepers
+from torpor.kit.files import sweep
 from torpor.storage.layout import Layout
+from torpor.storage.snapshots import Snapshots
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S = 10.0
 
 
-def recover(layout: Layout) -> None:
-    """End every machine of this data directory, and remove what it wrote and every draft. The caller holds its lock.
+def recover(layout: Layout, snapshots: Snapshots) -> Live:
+    """End every machine of this data directory, and remove what it wrote and every draft; return who is here: sleepers.
 
-    A machine's memory goes with its server, so nothing of it can be kept: its sandbox is found missing and marked
-    failed.
+    A running machine's memory goes with its server, so nothing of it can be kept: its sandbox is found missing and
+    marked failed. The caller holds the data directory's lock.
     """
     for pid in machines_of(layout):
         _end(pid)
-    for entry in sorted(layout.sandboxes.iterdir()):
-        _log.info("removed what a former server left", sandbox=entry.name)
-        remove_tree(entry)
-    _sweep(layout.sandboxes, layout.home)
+    _sweep(layout.sandboxes, layout.snapshots, layout.home)
+    live = Live()
+    sleepers, live.damaged = find_sleepers(layout, snapshots)
+    for sleeper in sleepers:
+        live.lay_down(sleeper)
     try:
         with locked(layout.bake_lock, what="the folder of templates"):
             _sweep(layout.images, layout.templates)
     except Busy:
         _log.info("a template is being baked; its drafts are left alone")
+    return live
 
 
 def _sweep(*folders: Path) -> None:

@@ -9,7 +9,10 @@ is ended.
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -17,7 +20,8 @@ from torpor.errors import TorporError
 from torpor.host.prepared import Prepared, Preparer
 from torpor.kit.shielded import wait_ended
 from torpor.model.ids import TemplateName
-from torpor.model.template import Template
+from torpor.storage.frozen import Frozen
+from torpor.vmm.driver import Place
 
 _log = structlog.get_logger(__name__)
 
@@ -34,24 +38,29 @@ class Spares:
         self._preparer, self._keep_s = preparer, keep_s
         self._spares: dict[TemplateName, _Spare] = {}
 
-    async def take(self, template: Template) -> Prepared:
-        """Return a prepared machine, which the caller owns.
+    async def take(self, frozen: Frozen) -> Prepared:
+        """Return a machine prepared from a template, which the caller owns.
 
         It is the spare if that is of this very bake and lives, else a new one. Raises what preparing raises.
         """
-        spare = self._spares.pop(template.name, None)
+        spare = self._spares.pop(frozen.template.name, None)
         ready = await spare.obtain() if spare is not None else None
         if ready is not None:
-            if ready.template.digest == template.digest and ready.machine.alive:
+            if ready.base.template == frozen.template and ready.machine.alive:
                 return ready
             await ready.aclose()
-        return await self._preparer.prepare(template)
+        return await self._preparer.prepare(frozen, self._new_place())
 
-    def refill(self, template: Template) -> None:
-        """Begin to prepare a spare unless there is one. If that fails, the next create says why."""
-        there = self._spares.get(template.name)
+    def refill(self, frozen: Frozen) -> None:
+        """Begin to prepare a spare of a template unless there is one. If that fails, the next create says why."""
+        name = frozen.template.name
+        there = self._spares.get(name)
         if self._keep_s > 0 and (there is None or there.task.done()):
-            self._spares[template.name] = _Spare(template, self._preparer, self._keep_s)
+            self._spares[name] = _Spare(self._preparer.prepare_ahead(frozen, self._new_place()), name, self._keep_s)
+
+    def _new_place(self) -> Place:
+        name = f"spare-{secrets.token_hex(8)}"
+        return Place(name, self._preparer.layout.sandboxes / name)
 
     async def wait_settled(self) -> None:
         """Return when no spare is being prepared."""
@@ -75,10 +84,11 @@ class _Spare:
     `settled` is set once the machine is there, or there will be none.
     """
 
-    def __init__(self, template: Template, preparer: Preparer, keep_s: float) -> None:
+    def __init__(self, preparing: Coroutine[Any, Any, Prepared], name: TemplateName, keep_s: float) -> None:
         self.settled = asyncio.Event()
         self._wanted = asyncio.Event()
-        self.task = asyncio.create_task(self._run(template, preparer, keep_s))
+        self._preparing, self._name = preparing, name
+        self.task = asyncio.create_task(self._run(keep_s))
 
     async def obtain(self) -> Prepared | None:
         """Return the machine, as soon as it is ready, for the caller to own; None if there is none to be had."""
@@ -89,17 +99,18 @@ class _Spare:
             await self.aclose()
             raise
 
-    async def _run(self, template: Template, preparer: Preparer, keep_s: float) -> Prepared | None:
+    async def _run(self, keep_s: float) -> Prepared | None:
         try:
             await _wait_at_most(self._wanted, _AFTER_S)
-            ready = await preparer.prepare_ahead(template)
+            ready = await self._preparing
             self.settled.set()
             if await self._is_wanted(ready, keep_s):
                 return ready
-            _log.info("a spare was ended, nobody took it", template=template.name)
+            _log.info("a spare was ended, nobody took it", template=self._name)
         except TorporError as error:
-            _log.warning("no spare was prepared", template=template.name, error=error.message)
+            _log.warning("no spare was prepared", template=self._name, error=error.message)
         finally:
+            self._preparing.close()  # if its turn did not come; else it has ended
             self.settled.set()
         return None
 

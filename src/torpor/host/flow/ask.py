@@ -11,7 +11,6 @@ from torpor.guest.client import Guest
 from torpor.host.host import Host
 from torpor.host.live import Incarnation
 from torpor.model.ids import SandboxId
-from torpor.wire.host import ExecOrder
 
 # A process whose sockets are closed is gone after less than this, in seconds, unless it closed only the sockets.
 _END_S = 2.0
@@ -21,23 +20,32 @@ _END_S = 2.0
 async def guest_of(host: Host, sandbox: SandboxId) -> AsyncIterator[Guest]:
     """Yield the guest of a living sandbox, to be asked within the block.
 
-    Raises NotFound if it does not live here, and SandboxLost if its machine has died, before or meanwhile.
+    What is under way in it when the sandbox falls asleep waits, and goes on when it wakes. Raises NotFound if it does
+    not live here, Busy if it sleeps, and SandboxLost if its machine has died, before or meanwhile.
     """
-    incarnation = host.live.get(sandbox)
-    guest = await incarnation.reach(host.connect_guest)
+    guest = await host.live.get(sandbox).reach(host.connect_guest)
     try:
         yield guest
     except OutcomeUnknown as error:
         # The line broke off. If that is because the machine is no more, say so; its end is heard of a little later.
+        # By now it may be another machine than at first, if it slept meanwhile; and none if that was what ended it.
+        now = host.live.find(sandbox)
+        if now is None or now.guest is not guest:
+            raise
         if guest.closed.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await incarnation.machine.wait_gone()
-        if incarnation.machine.alive:
+                    await now.machine.wait_gone()
+        if now.machine.alive:
+            await _blame_the_disk(now)
             raise
-        raise SandboxLost(f"the machine of the sandbox {sandbox} ended meanwhile: {incarnation.machine.end}") from error
+        raise SandboxLost(f"the machine of the sandbox {sandbox} ended meanwhile: {now.machine.end}") from error
 
 
-def with_environment(incarnation: Incarnation, order: ExecOrder) -> ExecOrder:
-    """Return the order with the sandbox's own environment below the order's."""
-    return order.model_copy(update={"env": {**incarnation.env, **order.env}})
+async def _blame_the_disk(incarnation: Incarnation) -> None:
+    """Raise OutcomeUnknown that says so if the machine stood still because the host's disk is full."""
+    if not incarnation.stands_still and await incarnation.machine.revive():
+        raise OutcomeUnknown(
+            f"the sandbox {incarnation.id} stood still because the host's disk is full; it goes on when there is room",
+            hint="make room on the host; `torpor doctor` says how much there is",
+        )

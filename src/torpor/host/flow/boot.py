@@ -12,13 +12,15 @@ from pathlib import Path
 from torpor.errors import BootFailed, Failed, RestoreFailed
 from torpor.guest.client import Guest, connect
 from torpor.host.hardware import hardware_of
-from torpor.kit.files import remove_tree, sha256_of
+from torpor.kit.files import remove_tree
 from torpor.kit.owning import own
+from torpor.kit.shielded import shielded
 from torpor.model.identity import NOBODY
 from torpor.model.template import Template
 from torpor.storage.disks import make_overlay
+from torpor.storage.frozen import DISK, MEMORY, PARTS, STATE, seal
 from torpor.storage.images import Images
-from torpor.storage.templates import DISK, MEMORY, STATE, write_manifest
+from torpor.storage.templates import write_manifest
 from torpor.vmm.bounded_log import read_log
 from torpor.vmm.driver import Driver, Place
 from torpor.wire.host import ExecOrder
@@ -47,7 +49,8 @@ async def boot_and_freeze(
 
     `settle_s`: how long the guest is left alone before it is frozen, in seconds.
 
-    Raises BootFailed; what the machine and its guest said is in the log then, as it is after success.
+    Raises BootFailed, FreezeFailed, OutOfSpace; what the machine and its guest said is in the log then, as it is after
+    success.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -72,18 +75,18 @@ async def _attempt(
             await _rehearse(guest)
             await asyncio.sleep(settle_s)
         guest = await own(undo, connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S))
-        await guest.quiesce(timeout_s=_QUIESCE_S)
+        await guest.quiesce(timeout_s=_QUIESCE_S, settle=True)
         await machine.pause()
         await machine.save_state(draft / STATE)
-    checksums = {part: sha256_of(draft / part) for part in (MEMORY, STATE, DISK)}
-    return write_manifest(draft, dataclasses.replace(template, cold_boot_ms=cold_boot_ms, checksums=checksums))
+    sealed = await shielded(asyncio.to_thread(seal, draft))
+    return write_manifest(draft, dataclasses.replace(template, cold_boot_ms=cold_boot_ms), sealed)
 
 
 @contextmanager
 def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
     """A place inside an emptied draft, for one attempt; what the machine and its guest say there ends up in the log."""
     place = Place(name, draft / "place")
-    for path in (place.folder, draft / MEMORY, draft / STATE, draft / DISK):
+    for path in (place.folder, *(draft / part for part in PARTS)):
         remove_tree(path)
     place.folder.mkdir()
     try:

@@ -1,23 +1,84 @@
-"""create: restore the template's snapshot under a new identity."""
+"""create: restore a template's snapshot, a checkpoint, or what a sandbox sleeps in, under a new identity."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 
-from torpor.errors import Conflict
-from torpor.host.flow.restore import restore
+from torpor.errors import Conflict, InvalidRequest
+from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
-from torpor.host.live import Incarnation
+from torpor.host.live import Incarnation, not_here
+from torpor.host.prepared import Prepared
 from torpor.model.identity import Identity
-from torpor.model.ids import SandboxId, TemplateName
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName
+from torpor.storage.frozen import check
+from torpor.storage.volume import ensure_room
+from torpor.vmm.driver import Place
 
 
-async def create(host: Host, sandbox: SandboxId, template: TemplateName, env: Mapping[str, str]) -> Incarnation:
-    """Make a sandbox. `env` is what each of its commands starts from. On error nothing of it is left on the host."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a sandbox is made from: exactly one of the three. `env` is added to what its commands start from."""
+
+    template: TemplateName | None = None
+    snapshot: SnapshotId | None = None
+    sleeper: SandboxId | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+async def create(host: Host, sandbox: SandboxId, source: Source) -> Incarnation:
+    """Make a sandbox. On error nothing of it is left on the host.
+
+    Raises NotFound, Conflict for an id that is here already, and what restoring raises.
+    """
     async with host.live.lock(sandbox):
-        if host.live.find(sandbox) is not None:
+        if host.live.find(sandbox) or host.live.sleeper(sandbox):
             raise Conflict(f"the sandbox {sandbox} is already on this host", seen="running", needed=["deleted"])
-        incarnation = await restore(host, host.templates.open(template), Identity(sandbox), env)
+        place = Place(sandbox, host.layout.sandboxes / sandbox)
+        birth = Birth(Identity(sandbox), source.env, event=None if source.template is not None else "fork")
+        incarnation = await restore(_opening(host, source, place), birth)
         host.live.add(incarnation)
-        host.spares.refill(incarnation.template)
         return incarnation
+
+
+def _opening(host: Host, source: Source, place: Place) -> Awaitable[Prepared]:
+    match source:
+        case Source(template=str() as name, snapshot=None, sleeper=None):
+            return _from_template(host, TemplateName(name), place)
+        case Source(template=None, snapshot=str() as snapshot, sleeper=None):
+            return _from_snapshot(host, SnapshotId(snapshot), place)
+        case Source(template=None, snapshot=None, sleeper=str() as sleeper):
+            return _from_sleeper(host, SandboxId(sleeper), place)
+    raise InvalidRequest("exactly one of template, snapshot and sleeper is to be given")
+
+
+async def _from_snapshot(host: Host, snapshot: SnapshotId, place: Place) -> Prepared:
+    frozen = await asyncio.to_thread(host.snapshots.open, snapshot)
+    return await host.preparer.prepare(frozen, place)
+
+
+async def _from_template(host: Host, name: TemplateName, place: Place) -> Prepared:
+    """Take a machine that was prepared ahead, or prepare one; and have the next one prepared."""
+    await asyncio.to_thread(ensure_room, host.layout, 0)
+    frozen = await asyncio.to_thread(host.templates.open, name)
+    prepared = await host.spares.take(frozen)
+    host.spares.refill(frozen)
+    try:
+        prepared.settle(place)
+        await prepared.machine.resume()
+    except BaseException:
+        await prepared.aclose()
+        raise
+    return prepared
+
+
+async def _from_sleeper(host: Host, sandbox: SandboxId, place: Place) -> Prepared:
+    """Prepare a machine from what a sandbox sleeps in, which it goes on sleeping in."""
+    async with host.live.lock(sandbox):
+        sleeper = host.live.sleeper(sandbox)
+        if sleeper is None:
+            raise Conflict(f"the sandbox {sandbox} does not sleep") if host.live.find(sandbox) else not_here(sandbox)
+        await asyncio.to_thread(check, sleeper.base)
+        return await host.preparer.prepare(sleeper.base, place)

@@ -1,0 +1,47 @@
+"""wake: restore what a sandbox sleeps in, under its own identity."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from torpor.host.flow.restore import Birth, restore
+from torpor.host.host import Host
+from torpor.host.live import Incarnation, Sleeper, not_here
+from torpor.host.sleep import mark_asleep_again, mark_awake, settle_awake
+from torpor.kit.shielded import shielded
+from torpor.model.identity import Identity
+from torpor.model.ids import SandboxId
+from torpor.storage.frozen import check
+
+
+async def wake(host: Host, sandbox: SandboxId) -> Incarnation:
+    """Let a sandbox go on where it stopped; one that is awake is returned as it is.
+
+    If it fails the sandbox sleeps as before, but what waited for it since it fell asleep is told that its outcome is
+    unknown. Raises NotFound, Unsupported, OutOfSpace, RestoreFailed; SandboxLost for one that is awake and dead.
+    """
+    async with host.live.lock(sandbox):
+        if host.live.find(sandbox) is not None:
+            return host.live.get(sandbox)
+        sleeper = host.live.sleeper(sandbox)
+        if sleeper is None:
+            raise not_here(sandbox)
+        return await shielded(_wake(host, sleeper))
+
+
+async def _wake(host: Host, sleeper: Sleeper) -> Incarnation:
+    await asyncio.to_thread(check, sleeper.base)
+    folder = sleeper.place.folder
+    birth = Birth(
+        Identity(sleeper.id), event="wake", confirm=partial(mark_awake, folder), settle=partial(settle_awake, folder)
+    )
+    try:
+        incarnation = await restore(host.preparer.prepare_again(sleeper.base, sleeper.place, sleeper.line), birth)
+    except BaseException:
+        mark_asleep_again(folder)
+        if sleeper.line is not None and not sleeper.line.suspended:
+            await sleeper.hang_up()  # it had gone on, so it does not fit what the sandbox sleeps in any more
+        raise
+    host.live.add(incarnation)
+    return incarnation
