@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from torpor.control.store.contract import Claim, Listing, Position, Store
+from torpor.control.store.contract import Claim, Listing, Position, SnapshotListing, SnapshotRecord, Store
 from torpor.control.store.sql import open_store
 from torpor.errors import Conflict
-from torpor.model.ids import SandboxId, TemplateName, WorkspaceId
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
+from torpor.model.snapshot import Cost, Kind
 from torpor.testing.store import MemoryStore
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -200,12 +201,13 @@ async def test_an_expiry_is_not_set_on_what_is_going(store: Store, state: State)
 
 
 async def test_due_are_settled_sandboxes_past_their_end_earliest_first(store: Store) -> None:
-    for number, state in enumerate([State.RUNNING, State.FAILED, State.CREATING, State.DELETING, State.DELETED]):
+    mortal = [State.RUNNING, State.PAUSED, State.HIBERNATED, State.FAILED]
+    for number, state in enumerate([*mortal, *sorted(set(State) - set(mortal))]):
         await store.add(made(number, state=state, expires_at=NOON - timedelta(seconds=number)))
-    await store.add(made(7, state=State.RUNNING, expires_at=NOON + timedelta(microseconds=1)))
-    await store.add(made(8, state=State.RUNNING))
-    assert [one.id for one in await store.due(NOON, 10)] == [made(1).id, made(0).id]
-    assert [one.id for one in await store.due(NOON, 1)] == [made(1).id]
+    await store.add(made(20, state=State.RUNNING, expires_at=NOON + timedelta(microseconds=1)))
+    await store.add(made(21, state=State.RUNNING))
+    assert [one.id for one in await store.due(NOON, 10)] == [made(number).id for number in (3, 2, 1, 0)]
+    assert [one.id for one in await store.due(NOON, 1)] == [made(3).id]
 
 
 async def test_the_next_expiry_is_the_earliest_of_the_settled(store: Store) -> None:
@@ -245,6 +247,119 @@ async def test_a_cancelled_write_is_whole_or_nothing_and_hinders_nobody(store: S
         held = await store.claimed(HERE, Claim(f"k{turns}", "d"))
         assert held == await store.get(sandbox.id)
         assert await store.move(made(0).id, {State.RUNNING}, State.RUNNING, NOON) is not None
+
+
+def shot(number: int, sandbox: int = 1, **changes: object) -> SnapshotRecord:
+    record = SnapshotRecord(
+        id=SnapshotId(f"snp-{number:016d}"),
+        workspace=HERE,
+        sandbox=made(sandbox).id,
+        kind=Kind.CHECKPOINT,
+        template=TemplateName("base"),
+        created_at=NOON + timedelta(seconds=number, microseconds=number),
+        cpu=1,
+        memory_mb=512,
+        disk_gb=8,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]  # the tests name fields
+
+
+async def last_snapshot(store: Store, number: int) -> str | None:
+    sandbox = await store.get(made(number).id)
+    assert sandbox is not None
+    return sandbox.last_snapshot
+
+
+async def test_a_snapshot_is_read_back_whole(store: Store) -> None:
+    whole = shot(
+        1,
+        kind=Kind.HIBERNATION,
+        name="a'b\"c ключ",
+        parent=SnapshotId("snp-parent"),
+        size_bytes=2**40,
+        cost=Cost(pause_ms=1.5, took_ms=2.25, dirty_bytes=2**33, written_bytes=7),
+    )
+    await store.add_snapshot(whole)
+    await store.add_snapshot(shot(2))
+    assert await store.snapshot(whole.id) == whole
+    assert await store.snapshot(shot(2).id) == shot(2)
+    assert await store.snapshot(SnapshotId("snp-none")) is None
+
+
+async def test_a_snapshot_that_is_recorded_stays_as_it_is(store: Store) -> None:
+    await store.add_snapshot(shot(1, name="first"))
+    await store.add_snapshot(shot(1, name="second"))
+    assert await store.every_snapshot() == [shot(1, name="first")]
+
+
+async def test_a_snapshot_can_be_removed_and_again(store: Store) -> None:
+    await store.add_snapshot(shot(1))
+    for _ in range(2):
+        await store.remove_snapshot(shot(1).id)
+    assert await store.every_snapshot() == []
+
+
+async def test_snapshots_are_listed_newest_first_in_pages(store: Store) -> None:
+    for number in range(5):
+        await store.add_snapshot(shot(number, sandbox=number % 2, created_at=NOON + timedelta(seconds=number // 2)))
+    await store.add_snapshot(shot(9, workspace=WorkspaceId("other")))
+    seen: list[str] = []
+    after: Position | None = None
+    while page := await store.snapshots(SnapshotListing(HERE, limit=2, after=after)):
+        seen += [one.id for one in page]
+        after = Position(page[-1].created_at, page[-1].id)
+    assert seen == [shot(number).id for number in (4, 3, 2, 1, 0)]
+    of_one = await store.snapshots(SnapshotListing(HERE, sandbox=made(1).id))
+    assert [one.id for one in of_one] == [shot(3).id, shot(1).id]
+    assert [one.id for one in await store.snapshots_of(made(1).id)] == [shot(number).id for number in (9, 3, 1)]
+    assert len(await store.every_snapshot()) == 6
+
+
+async def test_the_last_snapshot_of_a_sandbox_is_its_newest(store: Store) -> None:
+    await store.add(made(1, state=State.RUNNING))
+    for number in (2, 1, 3):
+        await store.add_snapshot(shot(number))
+    assert await last_snapshot(store, 1) == shot(3).id
+    for removed, left in ((2, 3), (3, 1), (1, None)):
+        await store.remove_snapshot(shot(removed).id)
+        assert await last_snapshot(store, 1) == (None if left is None else shot(left).id)
+
+
+async def test_without_one_of_its_own_the_last_snapshot_is_where_a_sandbox_came_from(store: Store) -> None:
+    await store.add_snapshot(shot(1, sandbox=1))
+    came = await store.add(made(2, from_snapshot=shot(1).id))
+    assert came.last_snapshot == shot(1).id
+    await store.add_snapshot(shot(2, sandbox=2))
+    assert await last_snapshot(store, 2) == shot(2).id
+    await store.remove_snapshot(shot(2).id)
+    assert await last_snapshot(store, 2) == shot(1).id
+    await store.remove_snapshot(shot(1).id)
+    assert await last_snapshot(store, 2) is None
+    found = await store.get(made(2).id)
+    assert found is not None
+    assert found.from_snapshot == shot(1).id
+
+
+async def test_a_sandbox_may_learn_late_where_it_came_from(store: Store) -> None:
+    await store.add_snapshot(shot(1, sandbox=1))
+    await store.add(made(2))
+    moved = await store.move(made(2).id, {State.CREATING}, State.RUNNING, NOON, {"from_snapshot": shot(1).id})
+    assert moved == made(2, state=State.RUNNING, from_snapshot=shot(1).id, last_snapshot=shot(1).id)
+    assert await store.get(made(2).id) == moved
+
+
+async def test_a_snapshot_that_is_not_there_any_more_is_nobodys_last(store: Store) -> None:
+    assert (await store.add(made(2, from_snapshot=shot(1).id))).last_snapshot is None
+
+
+async def test_a_snapshot_outlives_its_sandbox(store: Store) -> None:
+    await store.add(made(1, state=State.RUNNING))
+    await store.add_snapshot(shot(1))
+    await store.move(made(1).id, {State.RUNNING}, State.DELETED, NOON)
+    assert await store.forget(NOON + timedelta(seconds=1)) == 1
+    assert await store.snapshot(shot(1).id) == shot(1)
+    await store.remove_snapshot(shot(1).id)
+    assert await store.snapshot(shot(1).id) is None
 
 
 async def test_closing_twice_is_fine(store: Store) -> None:

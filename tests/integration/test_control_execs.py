@@ -13,7 +13,7 @@ import pytest
 
 from control_rig import NOBODY, Rig, control_rig, events_of
 from torpor.control.api.stream import TextWriter
-from torpor.errors import Busy, OutcomeUnknown
+from torpor.errors import Busy, NoCapacity, OutcomeUnknown
 from torpor.model.ids import SandboxId
 from torpor.model.lifecycle import State
 from torpor.wire.public import MAX_COLLECTED_BYTES, MAX_STDIN_BYTES
@@ -132,13 +132,12 @@ async def test_a_command_for_nobody_is_not_found(rig: Rig, rest: str) -> None:
 @pytest.mark.parametrize(
     ("state", "status", "code"),
     [
-        (State.CREATING, 409, "conflict"),
-        (State.DELETING, 409, "conflict"),
+        (State.PAUSED, 409, "conflict"),
         (State.FAILED, 410, "sandbox_lost"),
         (State.DELETED, 404, "not_found"),
     ],
 )
-async def test_a_command_needs_a_running_sandbox(
+async def test_a_command_needs_a_sandbox_that_runs_or_can_be_woken(
     rig: Rig, made: str, rest: str, state: State, status: int, code: str
 ) -> None:
     await rig.store.move(SandboxId(made), {State.RUNNING}, state, rig.clock.now())
@@ -146,6 +145,25 @@ async def test_a_command_needs_a_running_sandbox(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     if status == 409:
         assert answer.json()["details"] == {"seen": state.value, "needed": ["running"]}
+        assert answer.json()["hint"] == "resume it first"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (State.CREATING, 200),
+        (State.SNAPSHOTTING, 200),
+        (State.HIBERNATING, 200),
+        (State.WAKING, 200),
+        (State.RESTORING, 200),
+        (State.DELETING, 404),
+    ],
+)
+async def test_a_command_for_a_sandbox_whose_last_answer_was_lost_learns_the_truth_first(
+    rig: Rig, made: str, state: State, status: int
+) -> None:
+    await rig.store.move(SandboxId(made), {State.RUNNING}, state, rig.clock.now())
+    assert (await run(rig, made, cmd="true")).status_code == status
 
 
 @pytest.mark.parametrize("vanished", [False, True])
@@ -320,20 +338,29 @@ async def test_a_host_that_is_slow_to_answer_does_not_keep_a_stream_silent(rig: 
 
 async def test_a_host_that_refuses_late_is_an_error_event(rig: Rig, made: str) -> None:
     hold = rig.host.hold("exec")
-    rig.host.fail("exec", Busy("not now"))
+    rig.host.fail("exec", NoCapacity("not now"))
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(stream(rig, made, cmd="echo a"))
         await hold.reached.wait()
         await rig.clock.jump(2)
         hold.release()
-    assert [(name, data["code"]) for name, data in events_of(asked.result().text)] == [("error", "busy")]
+    assert [(name, data["code"]) for name, data in events_of(asked.result().text)] == [("error", "no_capacity")]
 
 
 @pytest.mark.parametrize("rest", ["exec", "exec/stream"])
 async def test_a_host_that_refuses_soon_is_a_status(rig: Rig, made: str, rest: str) -> None:
-    rig.host.fail("exec", Busy("not now"))
+    rig.host.fail("exec", NoCapacity("not now"))
     answer = await rig.http.post(f"/v1/sandboxes/{made}/{rest}", json={"cmd": "true"})
-    assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+    assert (answer.status_code, answer.json()["code"]) == (503, "no_capacity")
+
+
+@pytest.mark.parametrize(("times", "status", "calls"), [(1, 200, 2), (4, 200, 5), (5, 503, 5)])
+async def test_a_host_that_is_busy_is_asked_again_a_few_times(
+    rig: Rig, made: str, times: int, status: int, calls: int
+) -> None:
+    rig.host.fail("exec", Busy("it is being frozen"), times)
+    assert (await run(rig, made, cmd="true")).status_code == status
+    assert rig.host.calls["exec"] == calls
 
 
 async def test_a_lost_answer_of_a_dead_machine_is_a_lost_sandbox(rig: Rig, made: str) -> None:

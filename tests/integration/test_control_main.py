@@ -55,6 +55,24 @@ async def test_a_start_learns_what_became_of_everything(tmp_path: Path) -> None:
     assert "sbx-9999999999999999" not in host.machines
 
 
+async def test_a_sleeper_outlives_a_restart_and_wakes_when_it_is_used(tmp_path: Path) -> None:
+    host = FakeHost()
+    async with serving(tmp_path / "home", host) as client:
+        made = (await client.post("/v1/sandboxes", json={})).json()["id"]
+        asleep = (await client.post(f"/v1/sandboxes/{made}/hibernate")).json()
+        awake = (await client.post("/v1/sandboxes", json={})).json()["id"]
+        checkpoint = (await client.post(f"/v1/sandboxes/{awake}/snapshots")).json()["id"]
+    host.vanish(awake)
+    async with serving(tmp_path / "home", host) as client:
+        assert await states(client) == {made: "hibernated", awake: "failed"}
+        shown = (await client.get(f"/v1/sandboxes/{made}")).json()
+        assert shown["last_snapshot_id"] == asleep["snapshot_id"]
+        lost = (await client.post(f"/v1/sandboxes/{awake}/exec", json={"cmd": "true"})).json()
+        assert lost["details"] == {"last_snapshot": checkpoint}
+        answer = await client.post(f"/v1/sandboxes/{made}/exec", json={"cmd": "echo still here"})
+        assert answer.json()["stdout"] == "still here\n"
+
+
 async def test_a_creation_cut_off_by_a_stop_is_settled_by_the_next_start(tmp_path: Path) -> None:
     host = FakeHost()
     hold = host.hold("restore")

@@ -15,14 +15,17 @@ from control_rig import KEY
 from torpor.control.api.app import create_app
 from torpor.control.hosts import HostClient
 from torpor.control.service.plane import DEFAULT_WORKSPACE, plane_of
+from torpor.control.service.shelf import record_of
 from torpor.kit.clock import SystemClock
-from torpor.model.ids import SandboxId, TemplateName
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 from torpor.testing.host import FakeHost
 from torpor.testing.store import MemoryStore
+from torpor.wire.host import Freeze
 
 ID = SandboxId("sbx-1111111111111111")
+SNAPSHOT = SnapshotId("snp-1111111111111111")
 HOST = FakeHost()
 STORE = MemoryStore()
 CLOCK = SystemClock()
@@ -42,7 +45,7 @@ BOUND_S = 1
 
 
 def one_runs() -> None:
-    """Make sure that the sandbox ID runs, whatever the last example did to it."""
+    """Make sure that the sandbox ID runs and has a snapshot, whatever the last example did to it."""
     sandbox = Sandbox(
         id=ID,
         workspace=DEFAULT_WORKSPACE,
@@ -55,6 +58,9 @@ def one_runs() -> None:
     )
     asyncio.run(STORE.add(sandbox))
     HOST.begin(ID)
+    HOST.snapshots.pop(SNAPSHOT, None)
+    frozen = HOST.freeze(ID, Freeze(id=SNAPSHOT, kind="checkpoint"))
+    asyncio.run(STORE.add_snapshot(record_of(frozen, DEFAULT_WORKSPACE)))
 
 
 @SCHEMA.parametrize()
@@ -63,7 +69,7 @@ def one_runs() -> None:
 def test_every_answer_is_one_that_is_described(case: schemathesis.Case[Any], known: bool) -> None:
     one_runs()
     if known and case.path_parameters and "id" in case.path_parameters:
-        case.path_parameters["id"] = ID
+        case.path_parameters["id"] = SNAPSHOT if case.path.startswith("/v1/snapshots") else ID
     body: Any = case.body
     if case.path.endswith(("/exec", "/exec/stream")) and isinstance(body, dict) and "cmd" in body:
         body["timeout_seconds"] = BOUND_S

@@ -76,7 +76,9 @@ async def test_a_persistent_sandbox_has_no_end(rig: Rig) -> None:
         ({"disk_gb": 9}, 400, "unsupported", "disk_gb=8"),
         ({"network": "internet"}, 400, "unsupported", "loopback only"),
         ({"network": "moon"}, 400, "invalid_request", "network"),
-        ({"from_snapshot": "snp-1"}, 400, "unsupported", "from_snapshot"),
+        ({"from_snapshot": "snp-1"}, 404, "not_found", "snp-1"),
+        ({"from_snapshot": "snp-1111111111111111"}, 404, "not_found", "snp-1111111111111111"),
+        ({"from_snapshot": 1}, 400, "invalid_request", "from_snapshot"),
         ({"volumes": [{"id": "v"}]}, 400, "unsupported", "volumes"),
         ({"secrets": {"A": "b"}}, 400, "unsupported", "secrets"),
         ({"idle_timeout_seconds": 5}, 400, "unsupported", "idle_timeout_seconds"),
@@ -194,7 +196,7 @@ async def test_a_list_is_filtered_by_metadata_and_status(rig: Rig) -> None:
         ("cursor=!!", "cursor"),
         ("cursor=aGVsbG8", "cursor"),
         ("&".join(f"metadata.k{number}=v" for number in range(65)), "65 pairs of metadata"),
-        ("status=sleepy", "creating, running, deleting, deleted, failed"),
+        ("status=sleepy", "creating, running, paused, snapshotting"),
     ],
 )
 async def test_a_bad_question_for_a_list_is_refused(rig: Rig, query: str, said: str) -> None:

@@ -22,6 +22,7 @@ from torpor.testing.store import MemoryStore
 from torpor.wire.memory import MemoryTransport
 
 KEY = "tpr_" + "k" * 43
+NOTE = "/work/note"
 NOBODY = "sbx-0000000000000000"
 
 
@@ -41,6 +42,25 @@ class Rig:
         assert answer.status_code == 201, answer.text
         made: str = answer.json()["id"]
         return made
+
+    async def post(self, sandbox_id: str, verb: str, **body: Any) -> Any:
+        """Ask for a verb of a sandbox through the API, and return the JSON of its success, None where it has none."""
+        answer = await self.http.post(f"/v1/sandboxes/{sandbox_id}/{verb}", json=body)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    async def show(self, sandbox_id: str) -> Any:
+        """Return a sandbox as the API shows it."""
+        return (await self.http.get(f"/v1/sandboxes/{sandbox_id}")).json()
+
+    async def write(self, sandbox_id: str, text: str) -> None:
+        """Write the file /work/note in the guest."""
+        answer = await self.http.put(f"/v1/sandboxes/{sandbox_id}/fs", params={"path": NOTE}, content=text)
+        assert answer.status_code == 200, answer.text
+
+    async def read(self, sandbox_id: str) -> str:
+        """Read the file /work/note in the guest."""
+        return (await self.http.get(f"/v1/sandboxes/{sandbox_id}/fs", params={"path": NOTE})).text
 
     async def status(self, sandbox_id: str) -> str | None:
         """Return the recorded state of a sandbox."""

@@ -24,12 +24,14 @@ from torpor.wire.frames import Frame, Kind
 from torpor.wire.memory import MemoryTransport
 
 ID = "sbx-1111111111111111"
+OLD, NEW = "snp-1111111111111111", "snp-2222222222222222"
 
 
 @pytest.fixture
 async def fake() -> FakeHost:
     made = FakeHost()
     made.begin(ID)
+    made.freeze(ID, host.Freeze(id=OLD, kind="checkpoint"))
     return made
 
 
@@ -50,10 +52,19 @@ QUESTIONS: dict[str, Callable[[HostClient], Awaitable[object]]] = {
     "stat": lambda client: client.stat(ID, "/tmp"),
     "dir": lambda client: client.dir(ID, "/"),
     "templates": lambda client: client.templates(),
+    "snapshots": lambda client: client.snapshots(),
 }
 ORDERS: dict[str, Callable[[HostClient], Awaitable[object]]] = {
     "restore": lambda client: client.restore(host.Restore(id="sbx-2222222222222222", template="base")),
     "close": lambda client: client.close(ID),
+    "pause": lambda client: client.pause(ID),
+    "resume": lambda client: client.resume(ID),
+    "hibernate": lambda client: client.hibernate(ID, host.Freeze(id=NEW, kind="hibernation")),
+    "wake": lambda client: client.wake(ID),
+    "snapshot": lambda client: client.snapshot(ID, host.Freeze(id=NEW, kind="checkpoint", name="a")),
+    "rollback": lambda client: client.rollback(ID, host.Rollback(snapshot=OLD)),
+    "remove_snapshot": lambda client: client.remove_snapshot(OLD),
+    "verify_snapshot": lambda client: client.verify_snapshot(OLD),
     "write": lambda client: client.write(ID, {"path": "/tmp/f"}, _chunks(), 6),
     "mkdir": lambda client: client.mkdir(ID, "/tmp/d", "700", None),
     "remove_template": lambda client: client.remove_template("agent"),

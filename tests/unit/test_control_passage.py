@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -22,7 +23,7 @@ from torpor.errors import (
     TorporError,
 )
 from torpor.model.ids import SandboxId, TemplateName, WorkspaceId
-from torpor.model.lifecycle import CREATE, DELETE, Passage, State
+from torpor.model.lifecycle import CREATE, DELETE, PASSAGES, ROLLBACK, Passage, State
 from torpor.model.sandbox import Sandbox
 from torpor.testing.clock import JumpClock
 from torpor.testing.store import MemoryStore
@@ -94,9 +95,75 @@ async def test_a_refusal_names_the_state_seen_and_those_needed(bench: Bench, sta
         async with bench.gate.passage(ID, DELETE):
             pytest.fail("a refused passage must not be entered")
     assert refused.value.seen == state
-    assert refused.value.needed == ("failed", "running")
+    assert refused.value.needed == ("failed", "hibernated", "paused", "running")
     assert state in refused.value.message
     assert await bench.state() is state
+
+
+VERBS = [row for row in PASSAGES if row is not CREATE]
+FROM = [(row, start) for row in VERBS for start in sorted(row.starts)]
+
+
+@pytest.mark.parametrize(("row", "start"), FROM, ids=lambda value: getattr(value, "verb", value))
+async def test_each_verb_shows_its_passage_and_settles_where_its_row_says(
+    bench: Bench, row: Passage, start: State
+) -> None:
+    await bench.store.add(sandbox(start))
+    async with bench.gate.passage(ID, row) as crossing:
+        assert (crossing.began, crossing.holds) == (start, False)
+        assert await bench.state() is (row.during or start)
+    assert await bench.state() is (row.done or start)
+    assert crossing.sandbox == await bench.store.get(ID)
+
+
+@pytest.mark.parametrize(("row", "start"), FROM, ids=lambda value: getattr(value, "verb", value))
+async def test_each_verb_that_definitely_failed_is_undone_as_its_row_says(
+    bench: Bench, row: Passage, start: State
+) -> None:
+    before = replace(sandbox(start), reason="what was said before")
+    await bench.store.add(before)
+    with pytest.raises(Busy):
+        async with bench.gate.passage(ID, row):
+            raise Busy("not now")
+    after = await bench.store.get(ID)
+    assert after is not None
+    assert after.state is (row.undone or start)
+    if after.state is start:
+        assert after == before
+
+
+@pytest.mark.parametrize(("row", "start"), FROM, ids=lambda value: getattr(value, "verb", value))
+async def test_each_verb_whose_outcome_is_unknown_stays_under_way(bench: Bench, row: Passage, start: State) -> None:
+    await bench.store.add(sandbox(start))
+    with pytest.raises(OutcomeUnknown):
+        async with bench.gate.passage(ID, row):
+            raise OutcomeUnknown("lost")
+    assert await bench.state() is (row.during or start)
+    assert bench.bells.truth.is_set()
+
+
+@pytest.mark.parametrize("row", VERBS, ids=lambda row: row.verb)
+async def test_each_verb_holds_and_is_refused_where_its_row_says(bench: Bench, row: Passage) -> None:
+    for number, state in enumerate(sorted(set(State) - row.starts)):
+        other = SandboxId(f"sbx-{number:016d}")
+        await bench.store.add(replace(sandbox(state), id=other))
+        if state in row.holds:
+            async with bench.gate.passage(other, row) as crossing:
+                assert crossing.holds
+        else:
+            with pytest.raises(NotFound if state is State.DELETED else Conflict):
+                async with bench.gate.passage(other, row):
+                    pytest.fail("a refused passage must not be entered")
+        found = await bench.store.get(other)
+        assert found is not None
+        assert found.state is state
+
+
+async def test_a_failed_sandbox_that_runs_again_has_no_reason_any_more(bench: Bench) -> None:
+    await bench.store.add(replace(sandbox(State.FAILED), reason="its machine died"))
+    async with bench.gate.passage(ID, ROLLBACK) as crossing:
+        assert crossing.sandbox.reason == "its machine died"
+    assert crossing.sandbox == sandbox(State.RUNNING)
 
 
 async def test_a_passage_of_nobody_is_not_found(bench: Bench) -> None:
@@ -213,7 +280,18 @@ async def test_an_end_that_cannot_be_recorded_is_an_unknown_outcome() -> None:
         (State.CREATING, State.DELETED),
         (State.DELETING, State.DELETED),
         (State.DELETING, State.FAILED),
-        (State.RUNNING, State.FAILED),
+        (State.SNAPSHOTTING, State.RUNNING),
+        (State.SNAPSHOTTING, State.PAUSED),
+        (State.HIBERNATING, State.HIBERNATED),
+        (State.HIBERNATING, State.RUNNING),
+        (State.HIBERNATING, State.PAUSED),
+        (State.WAKING, State.RUNNING),
+        (State.WAKING, State.HIBERNATED),
+        (State.RESTORING, State.RUNNING),
+        (State.RESTORING, State.HIBERNATED),
+        (State.RESTORING, State.PAUSED),
+        *itertools.permutations([State.RUNNING, State.PAUSED, State.HIBERNATED], 2),
+        *((state, State.FAILED) for state in sorted(set(State) - {State.CREATING, State.DELETED, State.FAILED})),
     ],
 )
 async def test_the_reconciler_may_correct_along_the_table(bench: Bench, seen: State, to: State) -> None:
@@ -222,7 +300,17 @@ async def test_the_reconciler_may_correct_along_the_table(bench: Bench, seen: St
     assert await bench.state() is to
 
 
-@pytest.mark.parametrize(("seen", "to"), [(State.RUNNING, State.DELETED), (State.DELETED, State.RUNNING)])
+@pytest.mark.parametrize(
+    ("seen", "to"),
+    [
+        (State.RUNNING, State.DELETED),
+        (State.DELETED, State.RUNNING),
+        (State.FAILED, State.RUNNING),
+        (State.CREATING, State.FAILED),
+        (State.HIBERNATED, State.WAKING),
+        (State.DELETING, State.RUNNING),
+    ],
+)
 async def test_a_correction_the_table_does_not_have_is_a_bug(bench: Bench, seen: State, to: State) -> None:
     await bench.store.add(sandbox(seen))
     with pytest.raises(ValueError, match="no passage"):

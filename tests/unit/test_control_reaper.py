@@ -72,6 +72,18 @@ async def test_a_failed_sandbox_ends_too(rig: Rig) -> None:
         assert await rig.status(made) == "deleted"
 
 
+@pytest.mark.parametrize("verb", ["pause", "hibernate"])
+async def test_a_sandbox_that_stands_still_or_sleeps_ends_too(rig: Rig, verb: str) -> None:
+    async with reaping(rig):
+        made = await rig.create(ttl_seconds=10)
+        await rig.post(made, verb)
+        await rig.clock.jump(9.9)
+        assert await rig.status(made) in ("paused", "hibernated")
+        await rig.clock.jump(0.1)
+        assert await rig.status(made) == "deleted"
+        assert (rig.host.machines, rig.host.snapshots) == ({}, {})
+
+
 @pytest.mark.parametrize(("ttl", "left"), [(100, 60), (5, 5)])
 async def test_a_changed_ttl_counts_from_the_change(rig: Rig, ttl: int, left: int) -> None:
     async with reaping(rig):

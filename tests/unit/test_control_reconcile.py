@@ -53,31 +53,46 @@ def absent() -> None:
     return None
 
 
+def paused() -> Incarnation:
+    return alive().model_copy(update={"status": "paused"})
+
+
+def asleep() -> Incarnation:
+    return alive().model_copy(update={"status": "asleep", "pid": None})
+
+
+FOUND = (absent, alive, paused, asleep, dead)
+N, L, C = Verdict.NOTHING, Verdict.LOST, Verdict.CLOSE
+RUNS, STANDS, SLEEPS = Verdict.RUNS, Verdict.STANDS, Verdict.SLEEPS
+# What is recorded, and the verdict for each of FOUND.
+TABLE: dict[State | None, tuple[Verdict, ...]] = {
+    None: (N, *[Verdict.STRAY] * 4),
+    State.CREATING: (C, RUNS, C, C, C),
+    State.RUNNING: (L, N, STANDS, SLEEPS, L),
+    State.PAUSED: (L, RUNS, N, SLEEPS, L),
+    State.SNAPSHOTTING: (L, RUNS, STANDS, SLEEPS, L),
+    State.HIBERNATING: (L, RUNS, STANDS, SLEEPS, L),
+    State.HIBERNATED: (L, RUNS, STANDS, N, L),
+    State.WAKING: (L, RUNS, STANDS, SLEEPS, L),
+    State.RESTORING: (L, RUNS, STANDS, SLEEPS, L),
+    State.DELETING: (C, C, C, C, C),
+    State.DELETED: (N, *[Verdict.STRAY] * 4),
+    State.FAILED: (N, N, N, N, N),
+}
 ROWS: list[tuple[State | None, Callable[[], Incarnation | None], Verdict]] = [
-    (None, absent, Verdict.NOTHING),
-    (None, alive, Verdict.STRAY),
-    (None, dead, Verdict.STRAY),
-    (State.CREATING, absent, Verdict.CLOSE),
-    (State.CREATING, alive, Verdict.RUNS),
-    (State.CREATING, dead, Verdict.CLOSE),
-    (State.RUNNING, absent, Verdict.LOST),
-    (State.RUNNING, alive, Verdict.NOTHING),
-    (State.RUNNING, dead, Verdict.LOST),
-    (State.DELETING, absent, Verdict.CLOSE),
-    (State.DELETING, alive, Verdict.CLOSE),
-    (State.DELETING, dead, Verdict.CLOSE),
-    (State.DELETED, absent, Verdict.NOTHING),
-    (State.DELETED, alive, Verdict.STRAY),
-    (State.DELETED, dead, Verdict.STRAY),
-    (State.FAILED, absent, Verdict.NOTHING),
-    (State.FAILED, alive, Verdict.NOTHING),
-    (State.FAILED, dead, Verdict.NOTHING),
+    (state, found, verdict) for state, verdicts in TABLE.items() for found, verdict in zip(FOUND, verdicts, strict=True)
 ]
 AFTER = {
     Verdict.RUNS: State.RUNNING,
+    Verdict.STANDS: State.PAUSED,
+    Verdict.SLEEPS: State.HIBERNATED,
     Verdict.LOST: State.FAILED,
     Verdict.CLOSE: State.DELETED,
 }
+
+
+def test_the_table_has_every_state() -> None:
+    assert set(TABLE) == {None, *State}
 
 
 @pytest.mark.parametrize(("state", "found", "verdict"), ROWS)
@@ -97,6 +112,8 @@ async def test_each_verdict_is_carried_out_once_and_then_there_is_no_difference(
         rig.host.begin(ID)
     if found is dead:
         rig.host.die(ID, "SIGKILL")
+    if found in (paused, asleep):
+        rig.host.machines[ID].become("paused" if found is paused else "asleep")
     assert await reconcile(rig.plane) == (0 if verdict is Verdict.NOTHING else 1)
     after = AFTER.get(verdict, state)
     assert await rig.status(ID) == (None if after is None else after.value)

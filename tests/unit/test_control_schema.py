@@ -9,17 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, event
 
-from torpor.control.store.contract import Listing
+from torpor.control.store.contract import Claim, Listing, SnapshotListing
 from torpor.control.store.sql import open_store
 from torpor.control.store.tables import SCHEMA_VERSION, metadata
 from torpor.control.store.upgrade import MIGRATIONS
 from torpor.errors import Failed, Unsupported
-from torpor.model.ids import SandboxId, WorkspaceId
+from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 
 HERE = WorkspaceId("default")
 
@@ -90,6 +92,37 @@ async def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
         await open_store(tmp_path / "missing" / "torpor.db")
 
 
+FIRST = """
+INSERT INTO sandboxes (id, workspace, template, state, created_at, changed_at, cpu, memory_mb, disk_gb, expires_at,
+    ttl_seconds, name, metadata, boot_ms, reason)
+VALUES ('sbx-1', 'default', 'base', 'running', 1893456000000000, 1893456000000000, 1, 512, 8, 1893459600000000,
+    3600, 'web', '{"run": "7"}', 88, NULL);
+INSERT INTO labels VALUES ('sbx-1', 'run', '7');
+INSERT INTO claims VALUES ('default', 'k', 'd', 'sbx-1');
+"""
+
+
+async def test_a_database_of_the_first_schema_is_brought_forward_with_all_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "torpor.db"
+    engine = create_engine(f"sqlite:///{path}")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as older, older:
+        older.executescript(FIRST)
+    store = await open_store(path)
+    (found,) = await store.page(Listing(HERE, metadata={"run": "7"}))
+    assert (found.id, found.state.value, found.name, found.boot_ms) == ("sbx-1", "running", "web", 88)
+    assert (found.parent, found.from_snapshot, found.last_snapshot) == (None, None, None)
+    assert await store.claimed(HERE, Claim("k", "d")) == found
+    assert await store.next_expiry() == found.expires_at
+    assert await store.every_snapshot() == []
+    await store.aclose()
+
+
 @pytest.mark.parametrize(
     ("question", "index"),
     [
@@ -98,6 +131,10 @@ async def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
         ("due", "sandboxes_expiry"),
         ("next_expiry", "sandboxes_expiry"),
         ("get", "sqlite_autoindex_sandboxes_1"),
+        ("snapshots", "snapshots_listing"),
+        ("snapshots_of_one", "snapshots_sandbox"),
+        ("snapshots_of", "snapshots_sandbox"),
+        ("snapshot", "sqlite_autoindex_snapshots_1"),
     ],
 )
 async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, question: str, index: str) -> None:
@@ -115,6 +152,10 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         "due": lambda: store.due(datetime.now(UTC), 1),
         "next_expiry": store.next_expiry,
         "get": lambda: store.get(SandboxId("x")),
+        "snapshots": lambda: store.snapshots(SnapshotListing(HERE)),
+        "snapshots_of_one": lambda: store.snapshots(SnapshotListing(HERE, sandbox=SandboxId("x"))),
+        "snapshots_of": lambda: store.snapshots_of(SandboxId("x")),
+        "snapshot": lambda: store.snapshot(SnapshotId("x")),
     }
     await questions[question]()
     await store.aclose()
@@ -123,5 +164,7 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()  # type: ignore[arg-type]
     steps = [row[3] for row in plan]
     assert any(index in step for step in steps), steps
-    assert not any(step.startswith("SCAN sandboxes") and "INDEX" not in step for step in steps), steps
+    assert not any(step.startswith(("SCAN sandboxes", "SCAN snapshots")) and "INDEX" not in step for step in steps), (
+        steps
+    )
     assert not any("TEMP B-TREE" in step for step in steps), steps

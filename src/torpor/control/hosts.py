@@ -18,6 +18,8 @@ from torpor.wire.errors import ErrorBody, from_body
 _MAX_COLLECTED = 64 * 1024 * 1024
 # A host that does not begin to answer a request that has a bound of its own is taken for lost after this.
 _PATIENCE_S = 120.0
+# The same where a guest's whole memory and disk may have to pass over a slow disk first.
+_LONG_PATIENCE_S = 1800.0
 # Whole URLs: joining each with a base costs a tenth of a millisecond.
 _ROOT = f"http://host/host/{host.HOST_API_VERSION}"
 _NOTHING_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
@@ -48,17 +50,54 @@ class HostClient:
         )
 
     async def restore(self, order: host.Restore) -> host.Incarnation:
-        """Bring a template's snapshot to life."""
+        """Bring a snapshot to life as a new sandbox."""
         return await self._ask("POST", "/incarnations", host.Incarnation, body=order)
 
     async def incarnations(self) -> dict[str, host.Incarnation]:
-        """Return what lives on the host, by id."""
+        """Return what lives or sleeps on the host, by id."""
         answer = await self._ask("GET", "/incarnations", host.IncarnationList)
         return {item.id: item for item in answer.items}
 
     async def close(self, sandbox_id: str) -> None:
         """End a sandbox's machine and remove all of it; fine if there is none."""
         await self._tell("DELETE", f"/incarnations/{sandbox_id}")
+
+    async def pause(self, sandbox_id: str) -> None:
+        """Let a sandbox stand still; fine if it does."""
+        await self._tell("POST", f"/incarnations/{sandbox_id}/pause")
+
+    async def resume(self, sandbox_id: str) -> None:
+        """Let a sandbox that stands still go on; fine if it does."""
+        await self._tell("POST", f"/incarnations/{sandbox_id}/resume")
+
+    async def hibernate(self, sandbox_id: str, order: host.Freeze) -> host.Frozen:
+        """Freeze a sandbox and end its machine. For one that sleeps already, return what it sleeps in."""
+        return await self._freeze(f"/incarnations/{sandbox_id}/hibernate", order)
+
+    async def wake(self, sandbox_id: str) -> host.Incarnation:
+        """Let a sandbox that sleeps go on where it stopped; fine if it is awake."""
+        return await self._ask("POST", f"/incarnations/{sandbox_id}/wake", host.Incarnation)
+
+    async def snapshot(self, sandbox_id: str, order: host.Freeze) -> host.Frozen:
+        """Freeze a sandbox and let it be again as it was: running, or paused."""
+        return await self._freeze(f"/incarnations/{sandbox_id}/snapshots", order)
+
+    async def rollback(self, sandbox_id: str, order: host.Rollback) -> host.Incarnation:
+        """Put a sandbox back to a snapshot, whatever became of its machine."""
+        return await self._ask("POST", f"/incarnations/{sandbox_id}/rollback", host.Incarnation, body=order)
+
+    async def snapshots(self) -> host.FrozenList:
+        """Return the snapshots on the host."""
+        return await self._ask("GET", "/snapshots", host.FrozenList)
+
+    async def remove_snapshot(self, snapshot_id: str) -> None:
+        """Remove a snapshot. Raises NotFound."""
+        await self._tell("DELETE", f"/snapshots/{snapshot_id}")
+
+    async def verify_snapshot(self, snapshot_id: str) -> public.Verified:
+        """Compare every byte of a snapshot with its checksum. Raises SnapshotCorrupt if one differs."""
+        url = f"/snapshots/{snapshot_id}/verify"
+        return await self._ask("POST", url, public.Verified, patience=_LONG_PATIENCE_S)
 
     @asynccontextmanager
     async def exec(self, sandbox_id: str, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[frames.Frame]]:
@@ -143,9 +182,13 @@ class HostClient:
         *,
         query: dict[str, str] | None = None,
         body: BaseModel | None = None,
+        patience: float | None = _PATIENCE_S,
     ) -> M:
-        async with self._open(method, url, query=query, body=body) as response:
+        async with self._open(method, url, query=query, body=body, patience=patience) as response:
             return await _parsed(response, answer)
+
+    async def _freeze(self, url: str, order: host.Freeze) -> host.Frozen:
+        return await self._ask("POST", url, host.Frozen, body=order, patience=_LONG_PATIENCE_S)
 
     async def _tell(
         self, method: str, url: str, *, query: dict[str, str] | None = None, body: BaseModel | None = None

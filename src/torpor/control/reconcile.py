@@ -7,6 +7,7 @@ likes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine
 from contextlib import suppress
 from enum import Enum
@@ -15,14 +16,19 @@ from typing import Any
 import structlog
 
 from torpor.control.service.plane import Plane
+from torpor.control.service.shelf import superfluous
+from torpor.control.service.snapshots import keep, tidy
+from torpor.control.store.contract import Facts
 from torpor.errors import TorporError
 from torpor.kit.race import Overtaken, race
-from torpor.model.ids import SandboxId
+from torpor.model.ids import SandboxId, SnapshotId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 from torpor.wire.host import Incarnation
 
 _log = structlog.get_logger("torpor.control")
+
+_SHELF_ROUNDS = 15
 
 
 class Verdict(Enum):
@@ -30,34 +36,51 @@ class Verdict(Enum):
 
     NOTHING = "nothing"
     RUNS = "record that it runs"
+    STANDS = "record that it is paused"
+    SLEEPS = "record that it sleeps"
     LOST = "record that its machine is gone"
     CLOSE = "close it on the host and record that it is deleted"
     STRAY = "close it on the host, where nobody owns it"
 
 
+_FOUND = {
+    "running": (Verdict.RUNS, State.RUNNING),
+    "paused": (Verdict.STANDS, State.PAUSED),
+    "asleep": (Verdict.SLEEPS, State.HIBERNATED),
+}
+_STATES = dict(_FOUND.values())
+# A snapshot may have been made by these, and the answer that told of it lost.
+_FREEZING = frozenset({State.SNAPSHOTTING, State.HIBERNATING})
+
+
 def decide(sandbox: Sandbox | None, found: Incarnation | None) -> Verdict:
     """Return what is to be done about a sandbox as recorded (None: not, or deleted) and as found on the host."""
-    alive = found is not None and found.alive
     if sandbox is None or sandbox.state is State.DELETED:
         return Verdict.NOTHING if found is None else Verdict.STRAY
-    match sandbox.state:
-        case State.CREATING:
-            # Not alive may also mean not yet: closing it makes the end definite before it is recorded.
-            return Verdict.RUNS if alive else Verdict.CLOSE
-        case State.DELETING:
-            return Verdict.CLOSE
-        case State.RUNNING:
-            return Verdict.NOTHING if alive else Verdict.LOST
-        case _:
-            return Verdict.NOTHING
+    if sandbox.state is State.FAILED:
+        return Verdict.NOTHING
+    if sandbox.state is State.DELETING:
+        return Verdict.CLOSE
+    if found is None or not found.alive:
+        # In a creation it may also mean not yet: closing it makes the end definite before it is recorded.
+        return Verdict.CLOSE if sandbox.state is State.CREATING else Verdict.LOST
+    verdict, state = _FOUND[found.status]
+    if sandbox.state is State.CREATING:
+        return verdict if verdict is Verdict.RUNS else Verdict.CLOSE
+    return Verdict.NOTHING if sandbox.state is state else verdict
 
 
 async def reconcile(plane: Plane) -> int:
-    """Mend every difference there is now, and return how many there were.
+    """Mend every difference there is now, of sandboxes and of snapshots, and return how many there were.
 
     Sandboxes with a passage under way are left to it. What cannot be mended is logged and left for the next time.
     Raises HostUnreachable if the host cannot be asked.
     """
+    return await reconcile_sandboxes(plane) + await reconcile_snapshots(plane)
+
+
+async def reconcile_sandboxes(plane: Plane) -> int:
+    """Mend what differs between recorded sandboxes and what lives on the host. See `reconcile`."""
     recorded = {sandbox.id: sandbox for sandbox in await plane.store.living()}
     found = await plane.host.incarnations()
     differing = 0
@@ -82,11 +105,14 @@ async def reconcile_one(plane: Plane, sandbox_id: SandboxId) -> None:
         sandbox = await plane.store.get(sandbox_id)
         found = (await plane.host.incarnations()).get(sandbox_id)
         verdict = decide(sandbox, found)
-        if verdict is not Verdict.NOTHING:
-            recorded = sandbox.state.value if sandbox is not None else None
-            alive = found is not None and found.alive
-            _log.info("mending", sandbox=sandbox_id, recorded=recorded, alive=alive, verdict=verdict.value)
-            await _mend(plane, sandbox_id, sandbox, found)
+        if verdict is Verdict.NOTHING:
+            return
+        recorded = sandbox.state.value if sandbox is not None else None
+        alive = found is not None and found.alive
+        _log.info("mending", sandbox=sandbox_id, recorded=recorded, alive=alive, verdict=verdict.value)
+        if sandbox is not None and sandbox.state in _FREEZING:
+            await _mend_snapshots(plane, sandbox_id)
+        await _mend(plane, sandbox_id, sandbox, found)
 
 
 async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, found: Incarnation | None) -> None:
@@ -100,23 +126,82 @@ async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, fo
     elif verdict is Verdict.LOST:
         reason = found.reason if found is not None else "its machine is not on the host any more"
         await plane.gate.correct(sandbox, State.FAILED, reason=reason or "its machine died")
-    elif verdict is Verdict.RUNS and found is not None:
-        await plane.gate.correct(
-            sandbox,
-            State.RUNNING,
-            boot_ms=found.boot_ms,
-            cpu=found.cpu,
-            memory_mb=found.memory_mb,
-            disk_gb=found.disk_gb,
-        )
+    elif verdict in _STATES and found is not None:
+        await plane.gate.correct(sandbox, _STATES[verdict], **_facts(sandbox, found))
+
+
+def _facts(sandbox: Sandbox, found: Incarnation) -> Facts:
+    """Return what the host tells of a machine that is recorded only now."""
+    facts = Facts(boot_ms=found.boot_ms, cpu=found.cpu, memory_mb=found.memory_mb, disk_gb=found.disk_gb)
+    if sandbox.state is State.CREATING and sandbox.from_snapshot is None and found.base is not None:
+        facts["from_snapshot"] = SnapshotId(found.base)
+    return facts
+
+
+async def reconcile_snapshots(plane: Plane) -> int:
+    """Mend what differs between recorded snapshots and those on the host, and tidy what a crash left. See `reconcile`.
+
+    A snapshot of a sandbox that nobody knows is left where it is, and spoken of once.
+    """
+    # Snapshots first: whose sandbox is not among the living after that is deleted, and not about to be made.
+    recorded = await plane.store.every_snapshot()
+    living = {sandbox.id for sandbox in await plane.store.living()}
+    there = await plane.host.snapshots()
+    found = {frozen.id: SandboxId(frozen.sandbox) for frozen in there.items}
+    owners = {record.id: record.sandbox for record in recorded}
+    # One that cannot be read keeps its record, by which it can be named, and deleted.
+    found |= {one: owners[SnapshotId(one)] for one in there.unreadable if one in owners}
+    differing = {(found | owners)[one] for one in owners.keys() ^ found.keys()}
+    of_each = {owner: [record for record in recorded if record.sandbox == owner] for owner in set(owners.values())}
+    untidy = {owner for owner, kept in of_each.items() if superfluous(kept, living=owner in living)}
+    mended = 0
+    for owner in sorted(differing | untidy):
+        if not plane.gate.is_busy(owner):
+            mended += await _mend_shelf(plane, owner)
+    return mended
+
+
+async def _mend_shelf(plane: Plane, owner: SandboxId) -> int:
+    """Mend and tidy the snapshots of one sandbox, and return how many records were changed."""
+    try:
+        before = await plane.store.snapshots_of(owner)
+        async with plane.gate.alone(owner):
+            await _mend_snapshots(plane, owner)
+        await tidy(plane, owner)
+        return len(set(before) ^ set(await plane.store.snapshots_of(owner)))
+    except TorporError as error:
+        _log.warning("snapshots not mended", sandbox=owner, error=error.message)
+        return 0
+
+
+async def _mend_snapshots(plane: Plane, owner: SandboxId) -> None:
+    """Record what is on the host and drop what is not, of one sandbox; inside `alone`, so that no side is older."""
+    sandbox = await plane.store.get(owner)
+    recorded = {record.id: record for record in await plane.store.snapshots_of(owner)}
+    there = await plane.host.snapshots()
+    found = {SnapshotId(frozen.id): frozen for frozen in there.items if frozen.sandbox == owner}
+    for gone in recorded.keys() - found.keys() - set(there.unreadable):
+        _log.warning("snapshot is not on the host any more", snapshot=gone, sandbox=owner)
+        await plane.store.remove_snapshot(gone)
+    for new in found.keys() - recorded.keys():
+        if sandbox is not None:
+            await keep(plane, sandbox.workspace, found[new])
+        elif plane.shelf.is_news(new):
+            _log.warning("snapshot of a sandbox that is not known", snapshot=new, sandbox=owner)
 
 
 async def watch(plane: Plane, every_s: float) -> None:
-    """Reconcile for ever: every `every_s` seconds, and at once when the `truth` bell rings. Ends by cancellation."""
-    while True:
+    """Reconcile for ever, and at once when the `truth` bell rings. Ends by cancellation.
+
+    Sandboxes are looked at every `every_s` seconds. Snapshots, which nobody but this server changes and which may be
+    many, only every _SHELF_ROUNDS times that.
+    """
+    for number in itertools.count(1):
         await rung_or_slept(plane.bells.truth, plane.clock.sleep(every_s))
         try:
-            await reconcile(plane)
+            await reconcile_sandboxes(plane)
+            if number % _SHELF_ROUNDS == 0:
+                await reconcile_snapshots(plane)
         except TorporError as error:
             _log.warning("could not reconcile", error=error.message)
 

@@ -1,77 +1,65 @@
 """A host agent that exists in memory only, for whoever needs the other end of `torpor.wire.host`.
 
 It can be told to misbehave: refuse (`fail`), do the work and lose the answer (`lose_answer`), wait (`hold`), not be
-there (`down`), lose a machine (`die`), forget one (`vanish`).
+there (`down`), lose a machine (`die`), forget one (`vanish`), spoil a snapshot (`spoil`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
 
 import httpx2
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from torpor import errors
 from torpor.kit.clock import Clock, SystemClock
-from torpor.kit.shielded import wait_ended
-from torpor.testing.guest import Call, Files, Killed, Shell
+from torpor.testing.guest import Files
+from torpor.testing.host_answers import Hold, Lost, Streamed
+from torpor.testing.host_machines import Execution, FakeMachine, FakeSnapshot, baked, copied, listed
 from torpor.wire import frames, host, public
-from torpor.wire.errors import ErrorBody, status_of, to_body
+from torpor.wire.errors import status_of, to_body
 from torpor.wire.memory import MemoryTransport
 
 
-@dataclass
-class FakeMachine:
-    """One sandbox of the fake host. `died`: its machine is dead; `killed`: the commands that were cut off."""
-
-    facts: host.Incarnation
-    files: Files
-    env: dict[str, str]
-    died: asyncio.Event = field(default_factory=asyncio.Event)
-    started: asyncio.Event = field(default_factory=asyncio.Event)
-    killed: asyncio.Queue[list[str]] = field(default_factory=asyncio.Queue)
+class _Sized(Protocol):
+    cpu: int
+    memory_mb: int
+    disk_gb: int
 
 
-@dataclass(frozen=True)
-class Hold:
-    """A request that waits: `reached` is set when it has come, and it goes on after `release`."""
-
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-    go: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def release(self) -> None:
-        """Let the request go on."""
-        self.go.set()
+_Act = Callable[[Request], Awaitable[Response]]
 
 
 class FakeHost:
     """An ASGI application with the host's interface. Verbs, for `fail`, `lose_answer`, `hold` and `calls`:
 
-    restore, list, close, exec, read, write, remove, stat, dir, mkdir, rename, walk, logs, templates, remove_template.
+    restore, list, close, pause, resume, hibernate, wake, snapshot, rollback, exec, read, write, remove, stat, dir,
+    mkdir, rename, walk, logs, snapshots, remove_snapshot, verify_snapshot, templates, remove_template.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.machines: dict[str, FakeMachine] = {}
-        self.templates = {name: _template(name) for name in ("base", "agent")}
+        self.snapshots: dict[str, FakeSnapshot] = {}
+        self.templates = {name: baked(name) for name in ("base", "agent")}
         self.down = False
+        self.reads_first = False  # whether a refused request's body is read before it is refused
         self.calls: Counter[str] = Counter()
         self._failures: dict[str, deque[errors.TorporError]] = defaultdict(deque)
         self._lost: Counter[str] = Counter()
         self._holds: dict[str, deque[Hold]] = defaultdict(deque)
         self._pids = itertools.count(1000)
+        self._moments = itertools.count()
         self._app = Starlette(routes=list(self._routes()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,6 +77,11 @@ class FakeHost:
         """Do what the next `times` requests of a verb ask, and break off instead of answering."""
         self._lost[verb] += times
 
+    def calm(self, verb: str) -> None:
+        """Forget what a verb was told to refuse or to lose, and has not yet."""
+        self._failures[verb].clear()
+        self._lost[verb] = 0
+
     def hold(self, verb: str) -> Hold:
         """Make the next request of a verb wait, before anything is done."""
         hold = Hold()
@@ -105,9 +98,15 @@ class FakeHost:
         """Forget a machine altogether, as a host does that was set up anew."""
         self.machines.pop(sandbox_id).died.set()
 
+    def spoil(self, snapshot_id: str) -> None:
+        """Let a snapshot's bytes be others than were written: it is refused wherever it is opened."""
+        self.snapshots[snapshot_id] = replace(self.snapshots[snapshot_id], corrupt=True)
+
     def begin(self, sandbox_id: str, template: str = "base") -> FakeMachine:
         """Bring a machine to life without having been asked, and return it."""
-        size = self.templates[template]
+        return self._live(sandbox_id, self.templates[template], template, Files(self.clock))
+
+    def _live(self, sandbox_id: str, size: _Sized, template: str, files: Files) -> FakeMachine:
         facts = host.Incarnation(
             id=sandbox_id,
             template=template,
@@ -117,15 +116,55 @@ class FakeHost:
             boot_ms=90,
             pid=next(self._pids),
         )
-        self.machines[sandbox_id] = FakeMachine(facts, Files(self.clock), {})
+        self.machines[sandbox_id] = FakeMachine(facts, files, {})
         return self.machines[sandbox_id]
+
+    def revive(self, sandbox_id: str, snapshot: FakeSnapshot) -> FakeMachine:
+        """Bring a machine to life from a snapshot."""
+        if snapshot.corrupt:
+            raise errors.SnapshotCorrupt(f"snapshot {snapshot.frozen.id} is not what was written: memory differs")
+        frozen = snapshot.frozen
+        machine = self._live(sandbox_id, frozen, frozen.template, copied(snapshot.files))
+        machine.facts = machine.facts.model_copy(update={"base": frozen.id})
+        machine.env = dict(snapshot.env)
+        return machine
+
+    def freeze(self, sandbox_id: str, order: host.Freeze) -> host.Frozen:
+        """Make a snapshot of a machine and return what it says of itself."""
+        machine = self.machines[sandbox_id]
+        if order.id in self.snapshots:
+            raise errors.Conflict(f"there is a snapshot {order.id} already")
+        frozen = host.Frozen(
+            id=order.id,
+            kind=order.kind,
+            sandbox=sandbox_id,
+            # One after the other, also on a clock that stands still.
+            created_at=self.clock.now() + timedelta(microseconds=next(self._moments)),
+            template=machine.facts.template,
+            cpu=machine.facts.cpu,
+            memory_mb=machine.facts.memory_mb,
+            disk_gb=machine.facts.disk_gb,
+            accelerator="tcg",
+            parent=machine.facts.base,
+            name=order.name,
+            size_bytes=4096,
+            pause_ms=20.5,
+            took_ms=50.25,
+            dirty_bytes=8192,
+            written_bytes=4096,
+        )
+        self.snapshots[order.id] = FakeSnapshot(frozen, copied(machine.files), dict(machine.env))
+        machine.facts = machine.facts.model_copy(update={"base": order.id})
+        return frozen
 
     def _routes(self) -> list[Route]:
         top, one = "/host/v1/incarnations", "/host/v1/incarnations/{id}"
-        table: list[tuple[str, str, str, Callable[[Request], Awaitable[Response]]]] = [
+        table: list[tuple[str, str, str, _Act]] = [
             ("POST", top, "restore", self._restore),
             ("GET", top, "list", self._list),
             ("DELETE", one, "close", self._close),
+            *(("POST", f"{one}/{verb}", verb, act) for verb, act in self._passages().items()),
+            ("POST", f"{one}/snapshots", "snapshot", self._snapshot),
             ("POST", f"{one}/exec", "exec", self._exec),
             ("GET", f"{one}/fs", "read", self._read),
             ("PUT", f"{one}/fs", "write", self._write),
@@ -136,14 +175,24 @@ class FakeHost:
             ("POST", f"{one}/fs/rename", "rename", self._rename),
             ("GET", f"{one}/fs/walk", "walk", self._walk),
             ("GET", f"{one}/logs", "logs", self._logs),
+            ("GET", "/host/v1/snapshots", "snapshots", self._snapshots),
+            ("DELETE", "/host/v1/snapshots/{id}", "remove_snapshot", self._remove_snapshot),
+            ("POST", "/host/v1/snapshots/{id}/verify", "verify_snapshot", self._verify_snapshot),
             ("GET", "/host/v1/templates", "templates", self._templates),
             ("DELETE", "/host/v1/templates/{name}", "remove_template", self._remove_template),
         ]
         return [Route(path, self._guarded(verb, act), methods=[method]) for method, path, verb, act in table]
 
-    def _guarded(
-        self, verb: str, act: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _passages(self) -> dict[str, _Act]:
+        return {
+            "pause": self._pause,
+            "resume": self._resume,
+            "hibernate": self._hibernate,
+            "wake": self._wake,
+            "rollback": self._rollback,
+        }
+
+    def _guarded(self, verb: str, act: _Act) -> _Act:
         async def endpoint(request: Request) -> Response:
             self.calls[verb] += 1
             if self._holds[verb]:
@@ -152,22 +201,21 @@ class FakeHost:
                 await hold.go.wait()
             try:
                 if self._failures[verb]:
+                    if self.reads_first:
+                        await request.body()
                     raise self._failures[verb].popleft()
                 answer = await act(request)
             except errors.TorporError as error:
-                return JSONResponse(to_body(error).model_dump(), status_code=status_of(error))
+                return _json(to_body(error), status_of(error))
             if self._lost[verb]:
                 self._lost[verb] -= 1
-                return _Lost()
+                return Lost()
             return answer
 
         return endpoint
 
     def _machine(self, request: Request) -> FakeMachine:
-        machine = self._known(request)
-        if not machine.facts.alive:
-            raise errors.SandboxLost(machine.facts.reason or "the machine died")
-        return machine
+        return self._known(request).checked("running")
 
     def _known(self, request: Request) -> FakeMachine:
         machine = self.machines.get(request.path_params["id"])
@@ -175,19 +223,38 @@ class FakeHost:
             raise errors.NotFound(f"sandbox {request.path_params['id']} is not alive here")
         return machine
 
+    def _kept(self, snapshot_id: str) -> FakeSnapshot:
+        snapshot = self.snapshots.get(snapshot_id)
+        if snapshot is None:
+            raise errors.NotFound(f"there is no snapshot {snapshot_id}")
+        return snapshot
+
     async def _restore(self, request: Request) -> Response:
         order = host.Restore.model_validate_json(await request.body())
-        if order.template not in self.templates:
-            raise errors.NotFound(f"there is no template {order.template}")
         if order.id in self.machines:
             raise errors.Conflict(f"{order.id} is alive already")
-        machine = self.begin(order.id, order.template)
-        machine.env = dict(order.env)
-        return JSONResponse(machine.facts.model_dump(), status_code=201)
+        machine = self._from(order)
+        machine.env |= order.env
+        return _json(machine.facts, 201)
+
+    def _from(self, order: host.Restore) -> FakeMachine:
+        if order.snapshot is not None:
+            return self.revive(order.id, self._kept(order.snapshot))
+        if order.sleeper is not None:
+            if order.sleeper not in self.machines:
+                raise errors.NotFound(f"sandbox {order.sleeper} does not sleep here")
+            parent = self.machines[order.sleeper].checked("asleep")
+            machine = self._live(order.id, parent.facts, parent.facts.template, copied(parent.files))
+            machine.facts = machine.facts.model_copy(update={"base": parent.facts.base})
+            machine.env = dict(parent.env)
+            return machine
+        if order.template not in self.templates:
+            raise errors.NotFound(f"there is no template {order.template}")
+        return self.begin(order.id, order.template)
 
     async def _list(self, request: Request) -> Response:
         items = [machine.facts for machine in self.machines.values()]
-        return JSONResponse(host.IncarnationList(items=items).model_dump())
+        return _json(host.IncarnationList(items=items))
 
     async def _close(self, request: Request) -> Response:
         machine = self.machines.pop(request.path_params["id"], None)
@@ -195,17 +262,69 @@ class FakeHost:
             machine.died.set()
         return Response(status_code=204)
 
+    async def _pause(self, request: Request) -> Response:
+        self._known(request).checked("running", "paused").become("paused")
+        return Response(status_code=204)
+
+    async def _resume(self, request: Request) -> Response:
+        self._known(request).checked("running", "paused").become("running")
+        return Response(status_code=204)
+
+    async def _hibernate(self, request: Request) -> Response:
+        machine = self._known(request).checked("running", "paused", "asleep")
+        if machine.sleeps_in is None:
+            order = host.Freeze.model_validate_json(await request.body())
+            machine.sleeps_in = self.freeze(machine.facts.id, order)
+            machine.facts = machine.facts.model_copy(update={"pid": None})
+            machine.become("asleep")
+        return _json(machine.sleeps_in)
+
+    async def _wake(self, request: Request) -> Response:
+        machine = self._known(request).checked("running", "asleep")
+        if machine.sleeps_in is not None:
+            machine.sleeps_in = None
+            machine.facts = machine.facts.model_copy(update={"pid": next(self._pids)})
+            machine.become("running")
+        return _json(machine.facts)
+
+    async def _snapshot(self, request: Request) -> Response:
+        machine = self._known(request).checked("running", "paused")
+        order = host.Freeze.model_validate_json(await request.body())
+        return _json(self.freeze(machine.facts.id, order), 201)
+
+    async def _rollback(self, request: Request) -> Response:
+        order = host.Rollback.model_validate_json(await request.body())
+        snapshot, sandbox_id = self._kept(order.snapshot), request.path_params["id"]
+        before = self.machines.get(sandbox_id)
+        machine = self.revive(sandbox_id, snapshot)
+        if before is not None:
+            before.died.set()
+        return _json(machine.facts)
+
+    async def _snapshots(self, request: Request) -> Response:
+        return _json(listed(self.snapshots))
+
+    async def _remove_snapshot(self, request: Request) -> Response:
+        del self.snapshots[self._kept(request.path_params["id"]).frozen.id]
+        return Response(status_code=204)
+
+    async def _verify_snapshot(self, request: Request) -> Response:
+        snapshot = self._kept(request.path_params["id"])
+        if snapshot.corrupt:
+            raise errors.SnapshotCorrupt(f"snapshot {snapshot.frozen.id} is not what was written: memory differs")
+        return _json(public.Verified(id=snapshot.frozen.id, checked_bytes=123, took_ms=4.5))
+
     async def _exec(self, request: Request) -> Response:
         machine = self._machine(request)
         order = host.ExecOrder.model_validate_json(await request.body())
         if order.cwd is not None:
             machine.files.node(order.cwd)
-        return _Streamed(_Execution(machine, order, self.clock).output(), frames.MEDIA_TYPE)
+        return Streamed(Execution(machine, order, self.clock).output(), frames.MEDIA_TYPE)
 
     async def _read(self, request: Request) -> Response:
         files, path = self._machine(request).files, request.query_params["path"]
         size = files.size(path)
-        return _Streamed(files.read(path), "application/octet-stream", {"content-length": str(size)})
+        return Streamed(files.read(path), "application/octet-stream", {"content-length": str(size)})
 
     async def _write(self, request: Request) -> Response:
         files, query = self._machine(request).files, request.query_params
@@ -213,7 +332,7 @@ class FakeHost:
         count = await files.write(
             query["path"], request.stream(), mode, query.get("user", "root"), query.get("append") == "true"
         )
-        return JSONResponse(public.Written(path=query["path"], bytes=count).model_dump())
+        return _json(public.Written(path=query["path"], bytes=count))
 
     async def _remove(self, request: Request) -> Response:
         query = request.query_params
@@ -221,11 +340,11 @@ class FakeHost:
         return Response(status_code=204)
 
     async def _stat(self, request: Request) -> Response:
-        return JSONResponse(self._machine(request).files.entry(request.query_params["path"]).model_dump())
+        return _json(self._machine(request).files.entry(request.query_params["path"]))
 
     async def _dir(self, request: Request) -> Response:
         entries = self._machine(request).files.listing(request.query_params["path"])
-        return JSONResponse(public.DirListing(entries=entries).model_dump())
+        return _json(public.DirListing(entries=entries))
 
     async def _mkdir(self, request: Request) -> Response:
         query = request.query_params
@@ -246,15 +365,14 @@ class FakeHost:
             for name in files.below(path):
                 yield files.entry(name).model_dump_json().encode() + b"\n"
 
-        return _Streamed(lines(), "application/x-ndjson")
+        return Streamed(lines(), "application/x-ndjson")
 
     async def _logs(self, request: Request) -> Response:
         machine = self._known(request)
         return Response(f"{machine.facts.id} login:\n", media_type="text/plain")
 
     async def _templates(self, request: Request) -> Response:
-        items = list(self.templates.values())
-        return Response(public.TemplateList(items=items).model_dump_json(), media_type="application/json")
+        return _json(public.TemplateList(items=list(self.templates.values())))
 
     async def _remove_template(self, request: Request) -> Response:
         if self.templates.pop(request.path_params["name"], None) is None:
@@ -273,107 +391,5 @@ class _Line(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-class _Lost(Response):
-    """No answer at all: the connection ends."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        return
-
-
-class _Streamed(Response):
-    """An answer whose parts are sent as they come; the source is closed when the request ends, however it ends."""
-
-    def __init__(self, parts: AsyncIterator[bytes], media_type: str, headers: dict[str, str] | None = None) -> None:
-        self.status_code, self.media_type, self.background = 200, media_type, None
-        self._parts = parts
-        self.init_headers(headers)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._parts) as parts:  # type: ignore[type-var]  # every source here is a generator
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for part in parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class _Execution:
-    """One command under way on a fake machine."""
-
-    def __init__(self, machine: FakeMachine, order: host.ExecOrder, clock: Clock) -> None:
-        self._machine, self._order, self._clock = machine, order, clock
-        self._queue: asyncio.Queue[frames.Frame | None] = asyncio.Queue(maxsize=4)
-        self._killed = False
-
-    async def output(self) -> AsyncIterator[bytes]:
-        """Yield the command's frames; closing the iterator kills the command."""
-        task = asyncio.create_task(self._run())
-        self._machine.started.set()
-        ended = False
-        try:
-            while (frame := await self._queue.get()) is not None:
-                yield frames.encode(frame)
-            ended = True
-        finally:
-            if not ended:
-                self._machine.killed.put_nowait(self._order.argv)
-            task.cancel()
-            await wait_ended(task)
-
-    async def _run(self) -> None:
-        begin = self._clock.monotonic()
-        command = asyncio.create_task(self._command())
-        timer = asyncio.create_task(self._clock.sleep(self._order.timeout_s or 10**9))
-        death = asyncio.create_task(self._machine.died.wait())
-        try:
-            await asyncio.wait([command, timer, death], return_when=asyncio.FIRST_COMPLETED)
-            if death.done():
-                lost = errors.SandboxLost(self._machine.facts.reason or "the machine was closed")
-                body: ErrorBody = to_body(lost)
-                await self._queue.put(frames.Frame(frames.Kind.ERROR, body.model_dump_json().encode()))
-            else:
-                outcome = self._outcome(command, round((self._clock.monotonic() - begin) * 1000))
-                await self._queue.put(frames.Frame(frames.Kind.EXIT, outcome.model_dump_json().encode()))
-            await self._queue.put(None)
-        finally:
-            for task in (command, timer, death):
-                task.cancel()
-                await wait_ended(task)
-
-    def _outcome(self, command: asyncio.Task[int], duration_ms: int) -> host.ExecOutcome:
-        if not command.done():
-            return host.ExecOutcome(exit_code=137, signal="SIGKILL", timed_out=True, duration_ms=duration_ms)
-        try:
-            return host.ExecOutcome(exit_code=command.result(), duration_ms=duration_ms)
-        except Killed:
-            return host.ExecOutcome(exit_code=137, signal="SIGKILL", duration_ms=duration_ms)
-
-    async def _command(self) -> int:
-        order = self._order
-        call = Call(
-            words=order.argv,
-            stdin=base64.b64decode(order.stdin or ""),
-            env=self._machine.env | order.env,
-            cwd=order.cwd or "/root",
-            user=order.user or "root",
-            out=partial(self._write, frames.Kind.STDOUT),
-            err=partial(self._write, frames.Kind.STDERR),
-        )
-        return await Shell(self._machine.files, self._clock).run(call)
-
-    async def _write(self, kind: frames.Kind, data: bytes) -> None:
-        for start in range(0, len(data), frames.MAX_PAYLOAD):
-            await self._queue.put(frames.Frame(kind, data[start : start + frames.MAX_PAYLOAD]))
-
-
-def _template(name: str) -> public.TemplateView:
-    return public.TemplateView(
-        name=name,
-        created_at=datetime(2030, 1, 1, tzinfo=UTC),
-        fingerprint="f" * 64,
-        cpu=1,
-        memory_mb=512,
-        disk_gb=8,
-        accelerator="tcg",
-        size_bytes=100_000_000,
-        cold_boot_ms=4500,
-    )
+def _json(model: BaseModel, status: int = 200) -> Response:
+    return Response(model.model_dump_json(), status, media_type="application/json")

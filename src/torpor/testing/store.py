@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from torpor.control.store.contract import Claim, Facts, Listing
+from torpor.control.store.contract import Claim, Facts, Listing, Position, SnapshotListing, SnapshotRecord
 from torpor.control.store.rules import claim_is_free, name_taken, other_request
-from torpor.model.ids import SandboxId, WorkspaceId
-from torpor.model.lifecycle import State
+from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
+from torpor.model.lifecycle import SETTLED, State
 from torpor.model.sandbox import Sandbox
 
-_MORTAL = (State.RUNNING, State.FAILED)
+_MORTAL = SETTLED - {State.DELETED}
 
 
 class MemoryStore:
@@ -22,6 +22,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._changed_at: dict[SandboxId, datetime] = {}
+        self._snapshots: dict[SnapshotId, SnapshotRecord] = {}
         self._claims: dict[tuple[WorkspaceId, str], tuple[str, SandboxId]] = {}
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
@@ -35,7 +36,7 @@ class MemoryStore:
         self._changed_at[sandbox.id] = sandbox.created_at
         if claim is not None:
             self._claims[sandbox.workspace, claim.key] = (claim.digest, sandbox.id)
-        return sandbox
+        return self._looked_back(sandbox.id)
 
     async def claimed(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
         await asyncio.sleep(0)
@@ -54,7 +55,7 @@ class MemoryStore:
             return None
         self._changed_at[sandbox_id] = at
         self._sandboxes[sandbox_id] = replace(sandbox, state=to, **(facts or {}))
-        return self._sandboxes[sandbox_id]
+        return self._looked_back(sandbox_id)
 
     async def set_expiry(
         self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
@@ -93,8 +94,50 @@ class MemoryStore:
         self._claims = {key: held for key, held in self._claims.items() if held[1] not in old}
         return len(old)
 
+    async def add_snapshot(self, snapshot: SnapshotRecord) -> None:
+        await asyncio.sleep(0)
+        self._snapshots.setdefault(snapshot.id, snapshot)
+        self._look_back()
+
+    async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
+        await asyncio.sleep(0)
+        self._snapshots.pop(snapshot_id, None)
+        self._look_back()
+
+    async def snapshot(self, snapshot_id: SnapshotId) -> SnapshotRecord | None:
+        await asyncio.sleep(0)
+        return self._snapshots.get(snapshot_id)
+
+    async def snapshots(self, listing: SnapshotListing) -> list[SnapshotRecord]:
+        await asyncio.sleep(0)
+        found = [one for one in self._newest_first() if one.workspace == listing.workspace]
+        of_sandbox = [one for one in found if listing.sandbox in (None, one.sandbox)]
+        return [one for one in of_sandbox if _is_behind(one, listing.after)][: listing.limit]
+
+    async def snapshots_of(self, sandbox_id: SandboxId) -> list[SnapshotRecord]:
+        await asyncio.sleep(0)
+        return [one for one in self._newest_first() if one.sandbox == sandbox_id]
+
+    async def every_snapshot(self) -> list[SnapshotRecord]:
+        await asyncio.sleep(0)
+        return self._newest_first()
+
     async def aclose(self) -> None:
         await asyncio.sleep(0)
+
+    def _newest_first(self) -> list[SnapshotRecord]:
+        return sorted(self._snapshots.values(), key=lambda one: (one.created_at, one.id), reverse=True)
+
+    def _look_back(self) -> None:
+        for sandbox_id in self._sandboxes:
+            self._looked_back(sandbox_id)
+
+    def _looked_back(self, sandbox_id: SandboxId) -> Sandbox:
+        sandbox = self._sandboxes[sandbox_id]
+        own = [one.id for one in self._newest_first() if one.sandbox == sandbox_id]
+        origin = sandbox.from_snapshot if sandbox.from_snapshot in self._snapshots else None
+        self._sandboxes[sandbox_id] = replace(sandbox, last_snapshot=own[0] if own else origin)
+        return self._sandboxes[sandbox_id]
 
     def _holder(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
         held = self._claims.get((workspace, claim.key))
@@ -117,10 +160,13 @@ class MemoryStore:
 
     @staticmethod
     def _matches(sandbox: Sandbox, listing: Listing) -> bool:
-        after = listing.after
         return (
             sandbox.workspace == listing.workspace
             and (listing.state is None or sandbox.state is listing.state)
             and all(sandbox.metadata.get(key) == value for key, value in listing.metadata.items())
-            and (after is None or (sandbox.created_at, sandbox.id) < (after.created_at, after.id))
+            and _is_behind(sandbox, listing.after)
         )
+
+
+def _is_behind(one: Sandbox | SnapshotRecord, after: Position | None) -> bool:
+    return after is None or (one.created_at, one.id) < (after.created_at, after.id)

@@ -1,14 +1,16 @@
-"""Answers that are made while they are sent, and end their work when the client goes away."""
+"""Answers that are made while they are sent."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import structlog
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,13 +23,22 @@ from torpor.wire.public import ExecAnswer
 
 _log = structlog.get_logger("torpor.control")
 
-# Some clients stop reading after 30 s of silence, so a long answer begins early and is kept alive with spaces.
+# Some clients stop reading after 30 s of silence, so a long answer begins early and is kept alive with spaces. A client
+# that is more patient says so with `Prefer: wait=SECONDS` (RFC 7240), and so hears of an error that comes late.
 PATIENCE_S = 10.0
+_MOST_PATIENCE_S = 3600
+_WAIT = re.compile(rb"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 BEAT_S = 5.0
+_JSON = "application/json"
 
 
 class Watched(Response):
-    """An answer whose `work` is cancelled when the client disconnects, and is over when the call returns."""
+    """An answer whose `work` is over when the call returns, and is cancelled when the client disconnects.
+
+    Where it `endures` the client, the work is done to its end all the same, and only a stop of the server cancels it.
+    """
+
+    endures = False
 
     def __init__(self) -> None:
         self.background = None
@@ -42,19 +53,22 @@ class Watched(Response):
         gone = asyncio.create_task(_wait_gone(receive))
         try:
             await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+            is_gone = not working.done()
+            if self.endures:
+                await asyncio.wait([working])
         finally:
             await _end(working, gone)
-        if working.cancelled():
+        if is_gone and _is_expected(working):
             _log.info("client gone", request_id=scope["state"]["request_id"], path=scope["path"])
             return
         await self._conclude(working, scope, receive, send)
 
-    async def begin(self, send: Send, media_type: str, size: int | None = None) -> None:
+    async def begin(self, send: Send, media_type: str, size: int | None = None, status: int = 200) -> None:
         """Send the status and headers."""
         headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store")]
         if size is not None:
             headers.append((b"content-length", str(size).encode()))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         self._begun = True
 
     async def _conclude(self, working: asyncio.Task[None], scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,32 +100,60 @@ class Piped(Watched):
 
 
 class Patient(Watched):
-    """A command's collected result.
+    """One JSON object, however long it takes to make.
 
-    If it takes longer than PATIENCE_S, the answer begins as a success, padded with spaces every BEAT_S until the JSON
-    is there. A timeout that comes later than that is an exit code 124 with the reason in stderr.
+    If it takes longer than PATIENCE_S, or than the client prefers to wait, the answer begins as the success it is hoped
+    to be, padded with spaces every BEAT_S until the JSON is there.
     """
 
-    def __init__(self, clock: Clock, collect: Callable[[], Awaitable[ExecAnswer]]) -> None:
+    def __init__(self, clock: Clock, make: Callable[[], Awaitable[BaseModel]], status: int = 200) -> None:
         super().__init__()
         self._clock = clock
-        self._collect = collect
+        self._make = make
+        self._status = status
+        self._patience_s = PATIENCE_S
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._patience_s = patience_of(scope)
+        await super().__call__(scope, receive, send)
 
     async def work(self, send: Send) -> None:
         padding = asyncio.create_task(self._pad(send))
         try:
-            answer = await self._result()
+            answer = await self.result()
         finally:
             await _end(padding)
         body = answer.model_dump_json().encode()
         if not self._begun:
-            await self.begin(send, "application/json", len(body))
+            await self.begin(send, _JSON, len(body), self._status)
         await send(part(body, more=False))
 
-    async def _result(self) -> ExecAnswer:
+    async def result(self) -> BaseModel:
+        """Return what is to be answered."""
+        return await self._make()
+
+    async def _pad(self, send: Send) -> None:
+        await self._clock.sleep(self._patience_s)
+        with suppress(OSError):  # nobody is there any more whose patience it could be for
+            await self.begin(send, _JSON, status=self._status)
+            while True:
+                await send(part(b" "))
+                await self._clock.sleep(BEAT_S)
+
+
+class PatientPassage(Patient):
+    """What a verb answers that changes a sandbox: it is not left half-way because nobody listens any more."""
+
+    endures = True
+
+
+class PatientCommand(Patient):
+    """A command's collected result. A timeout after padding began is an exit code 124 with the reason in stderr."""
+
+    async def result(self) -> BaseModel:
         begin = self._clock.monotonic()
         try:
-            return await self._collect()
+            return await self._make()
         except ExecTimeout as error:
             if not self._begun:
                 raise
@@ -119,17 +161,22 @@ class Patient(Watched):
             stderr = f"{error.stderr}{error.message}\n"
             return ExecAnswer(stdout=error.stdout, stderr=stderr, exit_code=124, duration_ms=duration_ms)
 
-    async def _pad(self, send: Send) -> None:
-        await self._clock.sleep(PATIENCE_S)
-        await self.begin(send, "application/json")
-        while True:
-            await send(part(b" "))
-            await self._clock.sleep(BEAT_S)
+
+def patience_of(scope: Scope) -> float:
+    """Return how long a request's client waits for an answer to begin, in seconds."""
+    preferred = b",".join(value for name, value in scope["headers"] if name == b"prefer")
+    found = _WAIT.search(preferred)
+    return PATIENCE_S if found is None else float(min(max(int(found[1]), 1), _MOST_PATIENCE_S))
 
 
 def part(body: bytes, *, more: bool = True) -> Message:
     """Return the ASGI message for a piece of the body."""
     return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _is_expected(ended: asyncio.Task[None]) -> bool:
+    """Tell whether work whose client is gone ended in a way that has been told, or need not be."""
+    return ended.cancelled() or isinstance(ended.exception(), TorporError | OSError | None)
 
 
 async def _wait_gone(receive: Receive) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Security
 
-from torpor.control.api import execs, files, health, problems, sandboxes, templates
+from torpor.control.api import execs, files, health, passages, problems, sandboxes, snapshots, templates
 from torpor.control.api.deps import bearer
 from torpor.control.api.door import Door
 from torpor.control.service.plane import Plane
@@ -21,7 +21,15 @@ def create_app(plane: Plane, key: str) -> FastAPI:
     app = _Described(title="Torpor", version=API_VERSION, docs_url=None, redoc_url=None)
     app.state.plane = plane
     problems.install(app)
-    for part in (sandboxes.router, execs.router, files.router, templates.router, health.private):
+    for part in (
+        sandboxes.router,
+        passages.router,
+        snapshots.router,
+        execs.router,
+        files.router,
+        templates.router,
+        health.private,
+    ):
         app.include_router(part, dependencies=[Security(bearer)])
     app.include_router(health.public)
     app.add_middleware(Door, key=key)

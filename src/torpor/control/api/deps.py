@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator
 
@@ -68,3 +68,6 @@ Mode = Annotated[
     AfterValidator(_checked_mode),
 ]
 GuestUser = Annotated[str | None, Query(description="a user in the guest", min_length=1, max_length=64)]
+IdempotencyKey = Annotated[
+    str | None, Header(description="a request that is sent again with the same key and body is served once")
+]

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from torpor import errors
-from torpor.control.api.answers import Patient
+from torpor.control.api.answers import PatientCommand
 from torpor.control.api.deps import ThePlane, TheSandbox
 from torpor.control.api.problems import refusals
 from torpor.control.api.stream import Events
@@ -42,7 +42,7 @@ async def run_command(plane: ThePlane, owned: TheSandbox, command: ExecCommand) 
 
     After 10 s the answer begins as 200 and is padded with spaces until the JSON is there. Hanging up kills the command.
     """
-    return Patient(plane.clock, partial(collect, plane, owned, order_for(command)))
+    return PatientCommand(plane.clock, partial(collect, plane, owned, order_for(command)))
 
 
 @router.post(

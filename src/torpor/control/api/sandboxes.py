@@ -4,35 +4,47 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
 
 from torpor import errors
-from torpor.control.api.deps import ThePlane, TheSandbox, Workspace
+from torpor.control.api.answers import PatientPassage
+from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox, Workspace
 from torpor.control.api.problems import refusals
+from torpor.control.api.views import lifecycle_view, view
 from torpor.control.service.create import create
+from torpor.control.service.cursors import position_of
 from torpor.control.service.delete import delete
-from torpor.control.service.sandboxes import list_page, metadata_filter, position_of, set_life, show, state_of
+from torpor.control.service.sandboxes import list_page, metadata_filter, set_life, show, state_of
 from torpor.control.service.wishes import CreateWish
 from torpor.control.store.contract import Listing
 from torpor.errors import Unsupported
-from torpor.model.sandbox import Sandbox
 from torpor.wire.public import Lifecycle, LifecycleChange, SandboxPage, SandboxView
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"])
 
-_MAKING = refusals(errors.Conflict, errors.QuotaExceeded, errors.OutOfSpace)
+_MAKING = refusals(errors.NotFound, errors.Conflict, errors.QuotaExceeded, errors.OutOfSpace)
 _ONE = refusals(errors.NotFound, errors.Conflict)
 
 
-@router.post("", status_code=201, responses=_MAKING)
+@router.post(
+    "",
+    status_code=201,
+    response_class=Response,
+    responses={**_MAKING, 201: {"model": SandboxView, "description": "The sandbox runs."}},
+)
 async def create_sandbox(
-    plane: ThePlane,
-    workspace: Workspace,
-    wish: CreateWish,
-    idempotency_key: Annotated[str | None, Header(description="the same key and body give the same sandbox")] = None,
-) -> SandboxView:
-    """Bring a template's snapshot to life as a new sandbox."""
-    return view(await create(plane, workspace, wish, idempotency_key))
+    plane: ThePlane, workspace: Workspace, wish: CreateWish, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Bring a template's snapshot to life as a new sandbox, or the snapshot `from_snapshot`.
+
+    After 10 s the answer begins as 201 and is padded with spaces until the JSON is there.
+    """
+
+    async def made() -> SandboxView:
+        return view(await create(plane, workspace, wish, idempotency_key))
+
+    return PatientPassage(plane.clock, made, 201)
 
 
 @router.get("", responses=refusals())
@@ -64,14 +76,14 @@ async def show_sandbox(plane: ThePlane, owned: TheSandbox) -> SandboxView:
 
 @router.delete("/{id}", status_code=204, responses=_ONE)
 async def delete_sandbox(plane: ThePlane, owned: TheSandbox) -> None:
-    """Delete a sandbox and all it has. Deleting it again is fine."""
+    """Delete a sandbox and all it has but its checkpoints. Deleting it again is fine."""
     await delete(plane, owned)
 
 
 @router.get("/{id}/lifecycle", responses=_ONE)
 async def show_lifecycle(plane: ThePlane, owned: TheSandbox) -> Lifecycle:
     """Show how long a sandbox lives."""
-    return lifecycle(await show(plane, owned))
+    return lifecycle_view(await show(plane, owned))
 
 
 @router.patch("/{id}/lifecycle", responses=_ONE)
@@ -79,31 +91,4 @@ async def change_lifecycle(plane: ThePlane, owned: TheSandbox, change: Lifecycle
     """Set the end of a sandbox's life: `ttl_seconds` from now, or never with `persistent`."""
     if change.idle_seconds is not None:
         raise Unsupported("idle_seconds was given, and this server cannot do it yet", hint="leave idle_seconds out")
-    return lifecycle(await set_life(plane, owned, change.ttl_seconds, change.persistent))
-
-
-def lifecycle(sandbox: Sandbox) -> Lifecycle:
-    """Return how long a sandbox lives, as clients see it."""
-    return Lifecycle(
-        ttl_seconds=sandbox.ttl_seconds, persistent=sandbox.expires_at is None, expires_at=sandbox.expires_at
-    )
-
-
-def view(sandbox: Sandbox) -> SandboxView:
-    """Return a sandbox as clients see it."""
-    return SandboxView(
-        id=sandbox.id,
-        name=sandbox.name,
-        template=sandbox.template,
-        status=sandbox.state.value,
-        cpu=sandbox.cpu,
-        memory_mb=sandbox.memory_mb,
-        disk_gb=sandbox.disk_gb,
-        created_at=sandbox.created_at,
-        expires_at=sandbox.expires_at,
-        ttl_seconds=sandbox.ttl_seconds,
-        persistent=sandbox.expires_at is None,
-        metadata=dict(sandbox.metadata),
-        boot_ms=sandbox.boot_ms,
-        reason=sandbox.reason,
-    )
+    return lifecycle_view(await set_life(plane, owned, change.ttl_seconds, change.persistent))

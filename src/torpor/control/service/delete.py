@@ -1,22 +1,40 @@
-"""Delete: close what runs, then forget it."""
+"""Delete: close what runs or sleeps, then forget it."""
 
 from __future__ import annotations
 
 from torpor.control.reconcile import reconcile_one
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, known
+from torpor.control.service.snapshots import tidy
+from torpor.errors import Conflict
 from torpor.model.lifecycle import DELETE, SETTLED
+
+# How often a sandbox may be found on its way somewhere else.
+_TRIES = 5
 
 
 async def delete(plane: Plane, owned: Owned) -> None:
-    """Remove a sandbox and all it has; fine if it is deleted already, and one deletion for all who ask at once.
+    """Remove a sandbox and all it has but its checkpoints; fine if it is deleted already.
 
-    A passage that is under way ends first. Raises NotFound for one that is unknown or another workspace's, and what the
-    host raises.
+    For all who ask at once there is one deletion, and a passage that is under way ends first. Raises NotFound for one
+    that is unknown or another workspace's, and what the host raises.
     """
-    sandbox = await known(plane, owned)
-    if sandbox.state not in SETTLED:
-        await reconcile_one(plane, owned.id)  # waits for what is under way; if an answer was lost, learns the truth
+    for left in reversed(range(_TRIES)):
+        sandbox = await known(plane, owned)
+        if sandbox.state not in SETTLED:
+            await reconcile_one(plane, owned.id)  # waits for what is under way; if an answer was lost, learns the truth
+        try:
+            await _delete(plane, owned)
+        except Conflict:  # another verb came between, and its answer was lost
+            if not left:
+                raise
+        else:
+            return
+
+
+async def _delete(plane: Plane, owned: Owned) -> None:
     async with plane.gate.passage(owned.id, DELETE) as crossing:
         if not crossing.holds:
             await plane.host.close(owned.id)
+    if not crossing.holds:
+        await tidy(plane, owned.id)

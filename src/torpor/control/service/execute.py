@@ -1,4 +1,4 @@
-"""Exec: one command in a running sandbox, as frames while it runs or as one answer when it has ended."""
+"""Exec: one command in a sandbox, as frames while it runs or as one answer when it has ended."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import binascii
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from torpor.control.service.awake import reached
 from torpor.control.service.files import absolute
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, noticing_loss, running
+from torpor.control.service.sandboxes import Owned
 from torpor.errors import ExecTimeout, InvalidRequest
 from torpor.wire import host
 from torpor.wire.frames import Frame, Kind
@@ -61,10 +62,10 @@ def _stdin(command: ExecCommand) -> str | None:
 async def execute(plane: Plane, owned: Owned, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
     """Run a command while the block lasts and yield its frames, EXIT last; leaving the block kills the command.
 
-    Raises as `running` and `noticing_loss` do, and what the host raises.
+    A sandbox that sleeps is woken first, and one that falls asleep meanwhile lets the command go on when it is awake
+    again. Raises as `reached` does, and what the host raises.
     """
-    await running(plane, owned)
-    async with noticing_loss(plane, owned), plane.host.exec(owned.id, order) as frames:
+    async with reached(plane, owned, lambda: plane.host.exec(owned.id, order)) as frames:
         yield frames
 
 

@@ -1,4 +1,7 @@
-"""Files: what the guest is asked about them. Paths are absolute paths in the guest; bytes are never held."""
+"""Files: what the guest, woken first if it sleeps, is asked about them.
+
+Paths are absolute paths in the guest; bytes are never held.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from torpor.control.hosts import ByteSource
+from torpor.control.service.awake import ask, reached
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, noticing_loss, running, show
+from torpor.control.service.sandboxes import Owned, noticing_loss, show
 from torpor.errors import InvalidRequest
 from torpor.wire.public import DirListing, FileEntry, Rename, Written
 
@@ -50,30 +54,14 @@ class Target:
     append: bool = False
 
 
-@asynccontextmanager
-async def _at(plane: Plane, owned: Owned) -> AsyncIterator[None]:
-    """Use the files of a running sandbox in the block. Raises as `running` and `noticing_loss` do."""
-    await running(plane, owned)
-    async with noticing_loss(plane, owned):
-        yield
-
-
-@asynccontextmanager
-async def _source(
-    plane: Plane, owned: Owned, source: AbstractAsyncContextManager[ByteSource]
-) -> AsyncIterator[ByteSource]:
-    async with _at(plane, owned), source as opened:
-        yield opened
-
-
 def read(plane: Plane, owned: Owned, path: str, user: str | None) -> AbstractAsyncContextManager[ByteSource]:
     """Open a file for reading. Raises NotFound, InvalidRequest for a folder, Forbidden for `user`."""
-    return _source(plane, owned, plane.host.read(owned.id, path, user))
+    return reached(plane, owned, lambda: plane.host.read(owned.id, path, user))
 
 
 def walk(plane: Plane, owned: Owned, path: str) -> AbstractAsyncContextManager[ByteSource]:
     """Open the description of a tree: JSON lines, one FileEntry each, parents before children."""
-    return _source(plane, owned, plane.host.walk(owned.id, path))
+    return reached(plane, owned, lambda: plane.host.walk(owned.id, path))
 
 
 @asynccontextmanager
@@ -84,41 +72,51 @@ async def logs(plane: Plane, owned: Owned) -> AsyncIterator[ByteSource]:
         yield opened
 
 
+class _Upload:
+    """A body on its way in, which cannot be sent a second time once a byte of it was read."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self.is_untouched = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.is_untouched = False
+        async for chunk in self._body:
+            yield chunk
+
+
 async def write(plane: Plane, owned: Owned, to: Target, body: AsyncIterator[bytes], size: int | None) -> Written:
     """Replace, or extend, a file by bytes as they come. A body that breaks off leaves the file as it was."""
     query = {"path": to.path, "mode": to.mode, "user": to.user, "append": "true" if to.append else None}
     given = {name: value for name, value in query.items() if value is not None}
-    async with _at(plane, owned):
-        return await plane.host.write(owned.id, given, body, size)
+    upload = _Upload(body)
+    return await ask(
+        plane, owned, lambda: plane.host.write(owned.id, given, aiter(upload), size), lambda: upload.is_untouched
+    )
 
 
 async def remove(plane: Plane, owned: Owned, path: str, recursive: bool) -> None:
     """Remove a file, or a folder if it is empty or `recursive`."""
-    async with _at(plane, owned):
-        await plane.host.remove(owned.id, path, recursive)
+    await ask(plane, owned, lambda: plane.host.remove(owned.id, path, recursive))
 
 
 async def stat(plane: Plane, owned: Owned, path: str) -> FileEntry:
     """Describe one file, folder or link."""
-    async with _at(plane, owned):
-        return await plane.host.stat(owned.id, path)
+    return await ask(plane, owned, lambda: plane.host.stat(owned.id, path))
 
 
 async def list_dir(plane: Plane, owned: Owned, path: str) -> DirListing:
     """List one folder."""
-    async with _at(plane, owned):
-        return await plane.host.dir(owned.id, path)
+    return await ask(plane, owned, lambda: plane.host.dir(owned.id, path))
 
 
 async def mkdir(plane: Plane, owned: Owned, to: Target) -> None:
     """Make a folder and its parents; fine if it exists."""
-    async with _at(plane, owned):
-        await plane.host.mkdir(owned.id, to.path, to.mode, to.user)
+    await ask(plane, owned, lambda: plane.host.mkdir(owned.id, to.path, to.mode, to.user))
 
 
 async def rename(plane: Plane, owned: Owned, order: Rename) -> None:
     """Move a file or folder, replacing a file at the target."""
     absolute(order.source, "source")
     absolute(order.target, "target")
-    async with _at(plane, owned):
-        await plane.host.rename(owned.id, order)
+    await ask(plane, owned, lambda: plane.host.rename(owned.id, order))

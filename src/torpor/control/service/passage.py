@@ -15,22 +15,26 @@ from typing import Unpack
 import structlog
 
 from torpor.control.store.contract import Claim, Facts, Store
-from torpor.errors import Conflict, Failed, NotFound, OutcomeUnknown, Refused, TorporError, Unavailable
+from torpor.errors import Busy, Conflict, Failed, NotFound, OutcomeUnknown, Refused, TorporError, Unavailable
 from torpor.kit.clock import Clock
 from torpor.kit.locks import KeyedLocks
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
-from torpor.model.lifecycle import CREATE, PASSAGES, SETTLED, Passage, State
+from torpor.model.lifecycle import CREATE, DELETE, Passage, State
 from torpor.model.sandbox import Sandbox
 
 _log = structlog.get_logger("torpor.control")
 
-# What the reconciler may correct: a passage whose answer was lost, to either of its ends; a settled sandbox, to failed.
-_CORRECTIONS = (
-    {(row.during, row.done) for row in PASSAGES}
-    | {(row.during, row.undone) for row in PASSAGES}
-    | {(state, State.FAILED) for state in SETTLED - {State.DELETED, State.FAILED}}
-)
+# Ways of being alive: where what the host found is right, whatever was recorded of a sandbox that has come to be.
+_ALIVE = frozenset({State.RUNNING, State.PAUSED, State.HIBERNATED})
+_CAME_TO_BE = frozenset(State) - {State.CREATING, State.DELETING, State.DELETED, State.FAILED}
+# What the reconciler may correct.
+_CORRECTIONS = {
+    *((row.during, end) for row in (CREATE, DELETE) for end in (row.done, row.undone)),
+    *((state, to) for state in _CAME_TO_BE for to in {*_ALIVE, State.FAILED} - {state}),
+}
+# Only of these does a sandbox's `reason` speak.
+_EXPLAINED = frozenset({State.FAILED, State.DELETED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,13 @@ class Bells:
 
 @dataclass(slots=True)
 class Crossing:
-    """A passage as the verb sees it. If it `holds`, the verb has nothing to do and `sandbox` is how things stand."""
+    """A passage as the verb sees it. If it `holds`, the verb has nothing to do and `sandbox` is how things stand.
+
+    `began` is the state it was found in (None: the passage is its creation).
+    """
 
     sandbox: Sandbox
+    began: State | None = None
     holds: bool = False
     facts: Facts = field(default_factory=Facts)
 
@@ -68,16 +76,22 @@ class Gate:
         """Run the block as one passage of the table.
 
         Settles in `done` when the block ends, in `undone` if it raises Refused, Unavailable or Failed. Anything else
-        (OutcomeUnknown, cancellation, a bug) leaves the state of the passage, and the reconciler asks the host. Raises
-        NotFound for an unknown sandbox and Conflict if its state is neither one to start in nor one in which the verb
-        holds already.
+        (OutcomeUnknown, cancellation, a bug) leaves the state of the passage, and the reconciler asks the host. A row
+        that shows nothing leaves the state it began in until its end. Raises NotFound for one that is unknown
+        or deleted, and Conflict if its state is neither one to start in nor one in which the verb holds already.
         """
         async with self.alone(sandbox_id):
-            sandbox = await self._store.move(sandbox_id, row.starts, row.during, self._clock.now())
+            sandbox = await self._store.get(sandbox_id)
             if sandbox is None:
-                yield Crossing(await self._holding(sandbox_id, row), holds=True)
+                raise NotFound(f"there is no sandbox {sandbox_id}")
+            if sandbox.state in row.holds:
+                yield Crossing(sandbox, sandbox.state, holds=True)
                 return
-            async with self._settling(Crossing(sandbox), row) as crossing:
+            if sandbox.state is State.DELETED:
+                raise NotFound(f"there is no sandbox {sandbox_id}: it has been deleted")
+            if sandbox.state not in row.starts:
+                raise refusal(sandbox, row.verb, row.starts)
+            async with self._settling(await self._begun(sandbox, row), row) as crossing:
                 yield crossing
 
     @asynccontextmanager
@@ -91,7 +105,7 @@ class Gate:
             if recorded.id != sandbox.id:
                 yield Crossing(recorded, holds=True)
                 return
-            async with self._settling(Crossing(sandbox), CREATE) as crossing:
+            async with self._settling(Crossing(recorded), CREATE) as crossing:
                 yield crossing
 
     def alone(self, sandbox_id: SandboxId) -> AbstractAsyncContextManager[None]:
@@ -106,35 +120,43 @@ class Gate:
         """Record what the host said about a sandbox, inside `alone`; does nothing if its state has changed."""
         if (sandbox.state, to) not in _CORRECTIONS:
             raise ValueError(f"no passage leads from {sandbox.state} to {to}")
-        moved = await shielded(self._store.move(sandbox.id, {sandbox.state}, to, self._clock.now(), facts))
+        told = _told(to, facts)
+        moved = await shielded(self._store.move(sandbox.id, {sandbox.state}, to, self._clock.now(), told))
         if moved is not None:
             _log.info("corrected", sandbox=sandbox.id, seen=sandbox.state.value, now=to.value, reason=moved.reason)
             self._bells.expiry.set()
 
-    async def _holding(self, sandbox_id: SandboxId, row: Passage) -> Sandbox:
-        sandbox = await self._store.get(sandbox_id)
-        if sandbox is None:
-            raise NotFound(f"there is no sandbox {sandbox_id}")
-        if sandbox.state not in row.holds:
-            raise refusal(sandbox, row.verb, row.starts)
-        return sandbox
+    async def _begun(self, sandbox: Sandbox, row: Passage) -> Crossing:
+        if row.during is None:
+            return Crossing(sandbox, sandbox.state)
+        shown = await self._store.move(sandbox.id, {sandbox.state}, row.during, self._clock.now())
+        if shown is None:  # another server on the same records
+            raise Busy(f"sandbox {sandbox.id} changed while {row.verb} was about to begin")
+        return Crossing(shown, sandbox.state)
 
     @asynccontextmanager
     async def _settling(self, crossing: Crossing, row: Passage) -> AsyncIterator[Crossing]:
         try:
             yield crossing
         except (Refused, Unavailable, Failed) as error:
-            reason = f"{row.verb}: {error.message}"
-            await self._settle(crossing.sandbox, row, row.undone, Facts(reason=reason))
+            await self._settle(crossing, row, row.undone, Facts(reason=f"{row.verb}: {error.message}"))
             raise
         except BaseException:
             self._bells.truth.set()
             raise
-        crossing.sandbox = await self._settle(crossing.sandbox, row, row.done, crossing.facts)
+        crossing.sandbox = await self._settle(crossing, row, row.done, crossing.facts)
 
-    async def _settle(self, sandbox: Sandbox, row: Passage, to: State, facts: Facts) -> Sandbox:
+    async def _settle(self, crossing: Crossing, row: Passage, end: State | None, facts: Facts) -> Sandbox:
+        sandbox = crossing.sandbox
+        to = end or crossing.began
+        if to is None:
+            raise ValueError(f"{row.verb} has no state to end in")
+        if sandbox.state is to:  # nothing was shown, and nothing came of it
+            return sandbox
+        # Back in a state it was in before, it has the reason that it had there.
+        told = Facts() if to is crossing.began else _told(to, facts)
         try:
-            settled = await shielded(self._store.move(sandbox.id, {row.during}, to, self._clock.now(), facts))
+            settled = await shielded(self._store.move(sandbox.id, {sandbox.state}, to, self._clock.now(), told))
         except TorporError as error:
             self._bells.truth.set()
             message = f"{row.verb} of sandbox {sandbox.id} ended, but could not be recorded"
@@ -145,8 +167,17 @@ class Gate:
         return settled
 
 
+def _told(to: State, facts: Facts) -> Facts:
+    """Return what is recorded beside the new state: a reason only where it explains something."""
+    return facts if to in _EXPLAINED else Facts(**{**facts, "reason": None})
+
+
+# What lets a sandbox that rests do more.
+_FIRST = {State.HIBERNATED: "wake it first", State.PAUSED: "resume it first"}
+
+
 def refusal(sandbox: Sandbox, verb: str, needed: frozenset[State]) -> Conflict:
     """Return the Conflict that says which state was seen and which are needed."""
     states = sorted(state.value for state in needed)
     message = f"{verb} needs sandbox {sandbox.id} to be {' or '.join(states)}, and it is {sandbox.state.value}"
-    return Conflict(message, seen=sandbox.state.value, needed=states)
+    return Conflict(message, seen=sandbox.state.value, needed=states, hint=_FIRST.get(sandbox.state))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torpor.control.hosts import HostClient
 from torpor.control.service.passage import Bells, Gate
+from torpor.control.service.shelf import Shelf
 from torpor.control.store.contract import Store
 from torpor.kit.clock import Clock
 from torpor.model.ids import WorkspaceId
@@ -23,9 +24,10 @@ class Plane:
     clock: Clock
     bells: Bells
     gate: Gate
+    shelf: Shelf
 
 
 def plane_of(store: Store, host: HostClient, clock: Clock) -> Plane:
     """Return the record of collaborators over a store, a host and a clock."""
     bells = Bells()
-    return Plane(store, host, clock, bells, Gate(store, clock, bells))
+    return Plane(store, host, clock, bells, Gate(store, clock, bells), Shelf())

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from torpor.control.reconcile import reconcile_one
-from torpor.control.service.passage import refusal
+from torpor.control.service.cursors import cursor_after
 from torpor.control.service.plane import Plane
-from torpor.control.store.contract import Listing, Position
+from torpor.control.store.contract import Listing
 from torpor.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, SandboxLost, TorporError
 from torpor.model.ids import SandboxId, WorkspaceId, is_sandbox_id
-from torpor.model.lifecycle import State
+from torpor.model.lifecycle import SETTLED, State
 from torpor.model.sandbox import Sandbox
 from torpor.wire.public import DEFAULT_TTL_SECONDS, MAX_METADATA
 
@@ -43,22 +42,37 @@ async def known(plane: Plane, owned: Owned) -> Sandbox:
     return sandbox
 
 
-async def running(plane: Plane, owned: Owned) -> Sandbox:
-    """Return a sandbox that runs. Raises NotFound as `show`, SandboxLost for a failed one, Conflict otherwise."""
+async def settled(plane: Plane, owned: Owned) -> Sandbox:
+    """Return a living sandbox after the passage that is under way; if an answer was lost, the host is asked first.
+
+    Raises NotFound as `show`, and HostUnreachable if the host has to be asked and cannot be.
+    """
     sandbox = await show(plane, owned)
+    if sandbox.state not in SETTLED and plane.gate.is_busy(owned.id):
+        async with plane.gate.alone(owned.id):
+            sandbox = await show(plane, owned)
+    if sandbox.state not in SETTLED:
+        await reconcile_one(plane, owned.id)
+        sandbox = await show(plane, owned)
+    return sandbox
+
+
+async def standing(plane: Plane, owned: Owned) -> Sandbox:
+    """Return a settled sandbox that is not lost. Raises as `settled`, and SandboxLost for a failed one."""
+    sandbox = await settled(plane, owned)
     if sandbox.state is State.FAILED:
         raise lost(sandbox)
-    if sandbox.state is not State.RUNNING:
-        raise refusal(sandbox, "this", frozenset({State.RUNNING}))
     return sandbox
 
 
 def lost(sandbox: Sandbox) -> SandboxLost:
     """Return the error for using a sandbox whose machine is gone."""
-    return SandboxLost(
-        f"sandbox {sandbox.id} is lost: {sandbox.reason or 'its machine is gone'}",
-        hint="no snapshot of it exists; delete it and create another",
-    )
+    last = sandbox.last_snapshot
+    hint = "no snapshot of it exists; delete it and create another"
+    if last is not None:
+        hint = f"roll it back to its last snapshot {last}, or restore that as a new sandbox"
+    reason = sandbox.reason or "its machine is gone"
+    return SandboxLost(f"sandbox {sandbox.id} is lost: {reason}", last_snapshot=last, hint=hint)
 
 
 @asynccontextmanager
@@ -74,7 +88,7 @@ async def noticing_loss(plane: Plane, owned: Owned) -> AsyncIterator[None]:
             await reconcile_one(plane, owned.id)
         except TorporError:
             raise error from None  # the host cannot be asked now; the watcher will
-        if (sandbox := await show(plane, owned)).state is State.RUNNING:
+        if (sandbox := await show(plane, owned)).state is not State.FAILED:
             raise
         raise lost(sandbox) from error
 
@@ -83,23 +97,6 @@ async def list_page(plane: Plane, listing: Listing) -> tuple[list[Sandbox], str 
     """Return one page of living sandboxes, the newest first, and the cursor of the next page if there may be one."""
     page = await plane.store.page(listing)
     return page, cursor_after(page[-1]) if len(page) == listing.limit else None
-
-
-def cursor_after(sandbox: Sandbox) -> str:
-    """Return the opaque text that stands for the place right after a sandbox."""
-    micros = round(sandbox.created_at.timestamp() * 1_000_000)
-    return base64.urlsafe_b64encode(f"{micros}:{sandbox.id}".encode()).decode().rstrip("=")
-
-
-def position_of(cursor: str) -> Position:
-    """Return the place a cursor stands for. Raises InvalidRequest if it is none of ours."""
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-        micros, _, sandbox_id = text.partition(":")
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
-    except (ValueError, OverflowError) as error:
-        raise InvalidRequest("cursor is not one that a listing returned") from error
-    return Position(moment, SandboxId(sandbox_id))
 
 
 def state_of(text: str) -> State:

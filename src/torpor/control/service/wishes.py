@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ConfigDict
 
 from torpor.errors import InvalidRequest, Unsupported
-from torpor.model.ids import is_template_name
-from torpor.wire.public import CreateSandbox, TemplateView
+from torpor.model.ids import SnapshotId, TemplateName, is_template_name
+from torpor.wire.public import CreateFromSnapshot, TemplateView
 
 _NOT_YET = "this server cannot do it yet"
 
 
-class CreateWish(CreateSandbox):
-    """`CreateSandbox` and the fields that clients of the full API may send, which this server knows only to refuse."""
+class CreateWish(CreateFromSnapshot):
+    """`CreateFromSnapshot` and the fields that clients may send, which this server knows only to refuse."""
 
     # "allow" only to see the names that begin with `checkpoint_`; nothing else reads the unknown ones.
     model_config = ConfigDict(strict=True, extra="allow")
 
-    from_snapshot: Any = None
     volumes: Any = None
     secrets: Any = None
     idle_timeout_seconds: Any = None
@@ -29,10 +29,25 @@ class CreateWish(CreateSandbox):
 
     def understood(self) -> dict[str, Any]:
         """Return what of the request counts, as JSON values: all but the fields that nobody reads."""
-        return self.model_dump(mode="json", include=set(CreateWish.model_fields))
+        counted = set(CreateWish.model_fields) - ({"template"} if self.from_snapshot is not None else set())
+        return self.model_dump(mode="json", include=counted)
 
 
-_REFUSED = tuple(name for name in CreateWish.model_fields if name not in CreateSandbox.model_fields)
+_REFUSED = tuple(name for name in CreateWish.model_fields if name not in CreateFromSnapshot.model_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a sandbox is to come to life from, and at which size: a template's snapshot, unless `snapshot` is given."""
+
+    template: TemplateName
+    cpu: int
+    memory_mb: int
+    disk_gb: int
+    snapshot: SnapshotId | None = None
+
+    def __str__(self) -> str:
+        return f"template {self.template!r} was baked" if self.snapshot is None else f"{self.snapshot} was taken"
 
 
 def check_supported(wish: CreateWish) -> None:
@@ -58,12 +73,12 @@ def template_for(wish: CreateWish, templates: Sequence[TemplateView]) -> Templat
     )
 
 
-def check_size(wish: CreateWish, template: TemplateView) -> None:
-    """Raise Unsupported if a wish names another size than its template's: a snapshot comes to life at its own size."""
+def check_size(wish: CreateWish, origin: Origin) -> None:
+    """Raise Unsupported if a wish names another size than its origin's: a snapshot comes to life at its own size."""
     for name in ("cpu", "memory_mb", "disk_gb"):
-        wanted, given = getattr(wish, name), getattr(template, name)
+        wanted, given = getattr(wish, name), getattr(origin, name)
         if wanted is not None and wanted != given:
             raise Unsupported(
-                f"template {template.name!r} was baked with {name}={given}, and a sandbox cannot have {name}={wanted}",
+                f"{origin} with {name}={given}, and a sandbox of it cannot have {name}={wanted}",
                 hint=f"leave {name} out",
             )

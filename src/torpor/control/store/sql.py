@@ -9,11 +9,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, Update, and_, delete, event, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Select,
+    Table,
+    Update,
+    and_,
+    delete,
+    event,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from torpor.control.store.contract import Claim, Facts, Listing
+from torpor.control.store.contract import Claim, Facts, Listing, Position, SnapshotListing, SnapshotRecord
 from torpor.control.store.rules import claim_is_free, name_taken, other_request
 from torpor.control.store.tables import (
     IS_DELETED,
@@ -22,13 +38,16 @@ from torpor.control.store.tables import (
     claims,
     labels,
     sandboxes,
+    snapshots,
     to_row,
     to_sandbox,
+    to_snapshot,
+    to_snapshot_row,
 )
 from torpor.control.store.upgrade import upgrade
 from torpor.errors import Failed
 from torpor.kit.shielded import shielded
-from torpor.model.ids import SandboxId, WorkspaceId
+from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 
@@ -74,6 +93,8 @@ class SqlStore:
             holder = await _holder(connection, sandbox.workspace, claim) if claim is not None else None
             if holder is None:
                 await _insert(connection, sandbox, claim)
+                if sandbox.from_snapshot is not None:
+                    return await _looked_back(connection, sandbox.id)
             return holder or sandbox
 
         try:
@@ -91,11 +112,19 @@ class SqlStore:
     async def move(
         self, sandbox_id: SandboxId, seen: Collection[State], to: State, at: datetime, facts: Facts | None = None
     ) -> Sandbox | None:
-        return await self._change(
+        change = (
             update(sandboxes)
             .where(sandboxes.c.id == sandbox_id, sandboxes.c.state.in_([state.value for state in seen]))
             .values(state=to.value, changed_at=at, **(facts or {}))
         )
+
+        async def work(connection: AsyncConnection) -> Sandbox | None:
+            moved = await _changed(connection, change)
+            if moved is None or facts is None or "from_snapshot" not in facts:
+                return moved
+            return await _looked_back(connection, sandbox_id)
+
+        return await self._write(work)
 
     async def set_expiry(
         self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
@@ -119,9 +148,8 @@ class SqlStore:
         for key, value in listing.metadata.items():
             has_pair = and_(labels.c.sandbox_id == sandboxes.c.id, labels.c.key == key, labels.c.value == value)
             query = query.where(exists().where(has_pair))
-        if (after := listing.after) is not None:
-            same_moment = and_(sandboxes.c.created_at == after.created_at, sandboxes.c.id < after.id)
-            query = query.where(or_(sandboxes.c.created_at < after.created_at, same_moment))
+        if listing.after is not None:
+            query = query.where(_behind(sandboxes, listing.after))
         return await self._find(query)
 
     async def living(self) -> list[Sandbox]:
@@ -143,6 +171,40 @@ class SqlStore:
 
         return await self._write(work)
 
+    async def add_snapshot(self, snapshot: SnapshotRecord) -> None:
+        new = sqlite.insert(snapshots).values(**to_snapshot_row(snapshot)).on_conflict_do_nothing()
+        await self._tell(new, _look_back(sandboxes.c.id == snapshot.sandbox))
+
+    async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
+        this_one = snapshots.c.id == snapshot_id
+
+        async def work(connection: AsyncConnection) -> None:
+            owner = await connection.scalar(select(snapshots.c.sandbox_id).where(this_one))
+            await connection.execute(delete(snapshots).where(this_one))
+            # Two statements, since each has an index of its own.
+            await connection.execute(_look_back(sandboxes.c.id == owner))
+            await connection.execute(_look_back(sandboxes.c.from_snapshot == snapshot_id))
+
+        await self._write(work)
+
+    async def snapshot(self, snapshot_id: SnapshotId) -> SnapshotRecord | None:
+        found = await self._find_snapshots(select(snapshots).where(snapshots.c.id == snapshot_id))
+        return found[0] if found else None
+
+    async def snapshots(self, listing: SnapshotListing) -> list[SnapshotRecord]:
+        query = select(snapshots).where(snapshots.c.workspace == listing.workspace).limit(listing.limit)
+        if listing.sandbox is not None:
+            query = query.where(snapshots.c.sandbox_id == listing.sandbox)
+        if listing.after is not None:
+            query = query.where(_behind(snapshots, listing.after))
+        return await self._find_snapshots(query)
+
+    async def snapshots_of(self, sandbox_id: SandboxId) -> list[SnapshotRecord]:
+        return await self._find_snapshots(select(snapshots).where(snapshots.c.sandbox_id == sandbox_id))
+
+    async def every_snapshot(self) -> list[SnapshotRecord]:
+        return await self._find_snapshots(select(snapshots))
+
     async def aclose(self) -> None:
         await self._reader.dispose()
         await self._writer.dispose()
@@ -153,12 +215,23 @@ class SqlStore:
 
         return await self._read(work)
 
-    async def _change(self, change: Update) -> Sandbox | None:
-        async def work(connection: AsyncConnection) -> Sandbox | None:
-            row = (await connection.execute(change.returning(sandboxes))).one_or_none()
-            return None if row is None else to_sandbox(row)
+    async def _find_snapshots(self, query: Select[Any]) -> list[SnapshotRecord]:
+        newest_first = query.order_by(snapshots.c.created_at.desc(), snapshots.c.id.desc())
 
-        return await self._write(work)
+        async def work(connection: AsyncConnection) -> list[SnapshotRecord]:
+            return [to_snapshot(row) for row in await connection.execute(newest_first)]
+
+        return await self._read(work)
+
+    async def _change(self, change: Update) -> Sandbox | None:
+        return await self._write(lambda connection: _changed(connection, change))
+
+    async def _tell(self, *changes: Executable) -> None:
+        async def work(connection: AsyncConnection) -> None:
+            for change in changes:
+                await connection.execute(change)
+
+        await self._write(work)
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         return await shielded(self._whole(self._reader.connect(), work))
@@ -174,6 +247,33 @@ class SqlStore:
         with _translated(self._path):
             async with opening as connection:
                 return await work(connection)
+
+
+async def _changed(connection: AsyncConnection, change: Update) -> Sandbox | None:
+    row = (await connection.execute(change.returning(sandboxes))).one_or_none()
+    return None if row is None else to_sandbox(row)
+
+
+async def _looked_back(connection: AsyncConnection, sandbox_id: SandboxId) -> Sandbox:
+    """Find out a sandbox's last snapshot, in the transaction of what may have changed it, and return the sandbox."""
+    return to_sandbox((await connection.execute(_look_back(sandboxes.c.id == sandbox_id).returning(sandboxes))).one())
+
+
+def _look_back(condition: ColumnElement[bool]) -> Update:
+    own = (
+        select(snapshots.c.id)
+        .where(snapshots.c.sandbox_id == sandboxes.c.id)
+        .order_by(snapshots.c.created_at.desc(), snapshots.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    origin = select(snapshots.c.id).where(snapshots.c.id == sandboxes.c.from_snapshot).scalar_subquery()
+    return update(sandboxes).where(condition).values(last_snapshot=func.coalesce(own, origin))
+
+
+def _behind(table: Table, after: Position) -> ColumnElement[bool]:
+    same_moment = and_(table.c.created_at == after.created_at, table.c.id < after.id)
+    return or_(table.c.created_at < after.created_at, same_moment)
 
 
 async def _holder(connection: AsyncConnection, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:

@@ -1,7 +1,8 @@
-"""The tables of the control plane's database, and how a row becomes a sandbox."""
+"""The tables of the control plane's database, and how rows become sandboxes and snapshots."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -22,12 +24,14 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from torpor.model.ids import SandboxId, TemplateName, WorkspaceId
+from torpor.control.store.contract import SnapshotRecord
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
+from torpor.model.snapshot import Cost, Kind
 
 # The newest revision in migrations/versions.
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -65,13 +69,17 @@ sandboxes = Table(
     Column("metadata", JSON, nullable=False),
     Column("boot_ms", Integer),
     Column("reason", Text),
+    Column("parent", String(64)),
+    Column("from_snapshot", String(64)),
+    Column("last_snapshot", String(64)),
 )
 
 # The conditions of the indices. Queries use these very texts: SQLite takes a partial index only where it can see that
 # the query's condition is the index's own, which it cannot if a state is a bound parameter.
 IS_LIVING = text("state <> 'deleted'")
 IS_DELETED = text("state = 'deleted'")
-IS_MORTAL = text("state IN ('running', 'failed') AND expires_at IS NOT NULL")
+IS_MORTAL = text("state IN ('running', 'paused', 'hibernated', 'failed') AND expires_at IS NOT NULL")
+_HAS_ORIGIN = text("from_snapshot IS NOT NULL")
 _IS_NAMED = text("name IS NOT NULL AND state <> 'deleted'")
 
 # Each index serves one question, and leaves out the deleted, which are most rows after a while.
@@ -103,6 +111,37 @@ Index(
     sqlite_where=IS_DELETED,
     postgresql_where=IS_DELETED,
 )
+
+Index(
+    "sandboxes_origin",
+    sandboxes.c.from_snapshot,
+    sqlite_where=_HAS_ORIGIN,
+    postgresql_where=_HAS_ORIGIN,
+)
+
+# No foreign key to the sandbox: a checkpoint outlives it, and so does the id it is listed by.
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("workspace", String(64), nullable=False),
+    Column("sandbox_id", String(64), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("name", String(128)),
+    Column("template", String(64), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("cpu", Integer, nullable=False),
+    Column("memory_mb", Integer, nullable=False),
+    Column("disk_gb", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("parent_id", String(64)),
+    Column("pause_ms", Float, nullable=False),
+    Column("took_ms", Float, nullable=False),
+    Column("dirty_bytes", BigInteger, nullable=False),
+    Column("written_bytes", BigInteger, nullable=False),
+)
+Index("snapshots_listing", snapshots.c.workspace, snapshots.c.created_at, snapshots.c.id)
+Index("snapshots_sandbox", snapshots.c.sandbox_id, snapshots.c.created_at, snapshots.c.id)
 
 # The metadata once more, a pair a row, because a listing asks for pairs.
 labels = Table(
@@ -143,6 +182,9 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "metadata": dict(sandbox.metadata),
         "boot_ms": sandbox.boot_ms,
         "reason": sandbox.reason,
+        "parent": sandbox.parent,
+        "from_snapshot": sandbox.from_snapshot,
+        "last_snapshot": sandbox.last_snapshot,
     }
 
 
@@ -163,4 +205,45 @@ def to_sandbox(row: Row[Any]) -> Sandbox:
         metadata=row._mapping["metadata"],
         boot_ms=row.boot_ms,
         reason=row.reason,
+        parent=row.parent,
+        from_snapshot=row.from_snapshot,
+        last_snapshot=row.last_snapshot,
+    )
+
+
+def to_snapshot_row(snapshot: SnapshotRecord) -> dict[str, Any]:
+    """Return a snapshot as the columns of a new row."""
+    return {
+        "id": snapshot.id,
+        "workspace": snapshot.workspace,
+        "sandbox_id": snapshot.sandbox,
+        "kind": snapshot.kind.value,
+        "name": snapshot.name,
+        "template": snapshot.template,
+        "created_at": snapshot.created_at,
+        "cpu": snapshot.cpu,
+        "memory_mb": snapshot.memory_mb,
+        "disk_gb": snapshot.disk_gb,
+        "size_bytes": snapshot.size_bytes,
+        "parent_id": snapshot.parent,
+        **asdict(snapshot.cost),
+    }
+
+
+def to_snapshot(row: Row[Any]) -> SnapshotRecord:
+    """Return a row as a snapshot."""
+    return SnapshotRecord(
+        id=SnapshotId(row.id),
+        workspace=WorkspaceId(row.workspace),
+        sandbox=SandboxId(row.sandbox_id),
+        kind=Kind(row.kind),
+        template=TemplateName(row.template),
+        created_at=row.created_at,
+        cpu=row.cpu,
+        memory_mb=row.memory_mb,
+        disk_gb=row.disk_gb,
+        name=row.name,
+        parent=row.parent_id,
+        size_bytes=row.size_bytes,
+        cost=Cost(row.pause_ms, row.took_ms, row.dirty_bytes, row.written_bytes),
     )

@@ -1,0 +1,38 @@
+"""Snapshot: a durable checkpoint of a sandbox, which goes on."""
+
+from __future__ import annotations
+
+from torpor.control.service.claims import checked_key
+from torpor.control.service.freeze import freeze
+from torpor.control.service.plane import Plane
+from torpor.control.service.sandboxes import Owned, settled, standing
+from torpor.control.store.contract import SnapshotRecord
+from torpor.errors import Conflict
+from torpor.model.ids import new_snapshot_id, snapshot_id_from
+from torpor.model.snapshot import Kind
+from torpor.wire import host
+
+
+async def snapshot(plane: Plane, owned: Owned, name: str | None, key: str | None = None) -> SnapshotRecord:
+    """Take a checkpoint of a running or paused sandbox; with an idempotency key used before, return that of then.
+
+    Raises InvalidRequest for a key that is none, NotFound, SandboxLost, Conflict (also for a key that came with another
+    name before), and what the host raises.
+    """
+    if key is None:
+        await standing(plane, owned)
+        return await freeze(plane, owned, host.Freeze(id=new_snapshot_id(), kind=Kind.CHECKPOINT.value, name=name))
+    # The key is in the id, so the snapshot itself tells whether the request was served before.
+    snapshot_id = snapshot_id_from(owned.workspace, owned.id, checked_key(key))
+    await settled(plane, owned)
+    record = await plane.store.snapshot(snapshot_id)
+    if record is None:
+        await standing(plane, owned)
+        order = host.Freeze(id=snapshot_id, kind=Kind.CHECKPOINT.value, name=name)
+        record = await freeze(plane, owned, order)
+    if record.name != name:
+        raise Conflict(
+            f"the idempotency key {key!r} was used for another request, which made {record.id}",
+            hint="use a fresh key for each new request",
+        )
+    return record

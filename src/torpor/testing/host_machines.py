@@ -1,0 +1,168 @@
+"""The templates, snapshots and machines of the fake host, and the commands on these."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+
+from torpor import errors
+from torpor.kit.clock import Clock
+from torpor.kit.shielded import wait_ended
+from torpor.testing.guest import Call, Files, Killed, Shell
+from torpor.wire import frames, host, public
+from torpor.wire.errors import ErrorBody, to_body
+
+
+@dataclass
+class FakeMachine:
+    """One sandbox of the fake host.
+
+    `died`: its machine is dead; `killed`: the commands that were cut off; `goes`: unset while it stands still or
+    sleeps, which holds its commands back; `sleeps_in`: the snapshot it is hibernated in.
+    """
+
+    facts: host.Incarnation
+    files: Files
+    env: dict[str, str]
+    sleeps_in: host.Frozen | None = None
+    died: asyncio.Event = field(default_factory=asyncio.Event)
+    goes: asyncio.Event = field(default_factory=asyncio.Event)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    killed: asyncio.Queue[list[str]] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        self.goes.set()
+
+    def become(self, status: Literal["running", "paused", "asleep"]) -> None:
+        """Run, stand still or sleep."""
+        self.facts = self.facts.model_copy(update={"status": status})
+        if status == "running":
+            self.goes.set()
+        else:
+            self.goes.clear()
+
+    def checked(self, *allowed: str) -> FakeMachine:
+        """Return the machine if it is in one of these conditions. Raises SandboxLost if it is dead, Busy otherwise."""
+        if not self.facts.alive:
+            raise errors.SandboxLost(self.facts.reason or "the machine died")
+        if self.facts.status not in allowed:
+            raise errors.Busy(f"{self.facts.id} is {self.facts.status}")
+        return self
+
+
+@dataclass(frozen=True)
+class FakeSnapshot:
+    """One snapshot of the fake host: what it says of itself, and what it holds. `unreadable`: its manifest is."""
+
+    frozen: host.Frozen
+    files: Files
+    env: dict[str, str]
+    corrupt: bool = False
+    unreadable: bool = False
+
+
+def listed(snapshots: dict[str, FakeSnapshot]) -> host.FrozenList:
+    """Return what the host tells of its snapshots."""
+    items = [snapshot.frozen for snapshot in snapshots.values() if not snapshot.unreadable]
+    return host.FrozenList(items=items, unreadable=[name for name, each in snapshots.items() if each.unreadable])
+
+
+def copied(files: Files) -> Files:
+    """Return the same files once more, for a machine or a snapshot of its own."""
+    return Files(files.clock, {name: replace(node) for name, node in files.nodes.items()})
+
+
+def baked(name: str) -> public.TemplateView:
+    """Return a template as the fake host lists it."""
+    return public.TemplateView(
+        name=name,
+        created_at=datetime(2030, 1, 1, tzinfo=UTC),
+        fingerprint="f" * 64,
+        cpu=1,
+        memory_mb=512,
+        disk_gb=8,
+        accelerator="tcg",
+        size_bytes=100_000_000,
+        cold_boot_ms=4500,
+    )
+
+
+class Execution:
+    """One command under way on a fake machine."""
+
+    def __init__(self, machine: FakeMachine, order: host.ExecOrder, clock: Clock) -> None:
+        self._machine, self._order, self._clock = machine, order, clock
+        self._queue: asyncio.Queue[frames.Frame | None] = asyncio.Queue(maxsize=4)
+        self._killed = False
+
+    async def output(self) -> AsyncIterator[bytes]:
+        """Yield the command's frames; closing the iterator kills the command."""
+        task = asyncio.create_task(self._run())
+        self._machine.started.set()
+        ended = False
+        try:
+            while (frame := await self._queue.get()) is not None:
+                yield frames.encode(frame)
+            ended = True
+        finally:
+            if not ended:
+                self._machine.killed.put_nowait(self._order.argv)
+            task.cancel()
+            await wait_ended(task)
+
+    async def _run(self) -> None:
+        begin = self._clock.monotonic()
+        command = asyncio.create_task(self._command())
+        timer = asyncio.create_task(self._clock.sleep(self._order.timeout_s or 10**9))
+        death = asyncio.create_task(self._machine.died.wait())
+        held: list[asyncio.Task[Any]] = [command, timer, death]
+        try:
+            await asyncio.wait([command, timer, death], return_when=asyncio.FIRST_COMPLETED)
+            # What ended while the machine stood still is told when it goes on.
+            going = asyncio.create_task(self._machine.goes.wait())
+            held.append(going)
+            await asyncio.wait([going, death], return_when=asyncio.FIRST_COMPLETED)
+            if death.done():
+                lost = errors.SandboxLost(self._machine.facts.reason or "the machine was closed")
+                body: ErrorBody = to_body(lost)
+                await self._queue.put(frames.Frame(frames.Kind.ERROR, body.model_dump_json().encode()))
+            else:
+                outcome = self._outcome(command, round((self._clock.monotonic() - begin) * 1000))
+                await self._queue.put(frames.Frame(frames.Kind.EXIT, outcome.model_dump_json().encode()))
+            await self._queue.put(None)
+        finally:
+            for task in held:
+                task.cancel()
+            for task in held:
+                await wait_ended(task)
+
+    def _outcome(self, command: asyncio.Task[int], duration_ms: int) -> host.ExecOutcome:
+        if not command.done():
+            return host.ExecOutcome(exit_code=137, signal="SIGKILL", timed_out=True, duration_ms=duration_ms)
+        try:
+            return host.ExecOutcome(exit_code=command.result(), duration_ms=duration_ms)
+        except Killed:
+            return host.ExecOutcome(exit_code=137, signal="SIGKILL", duration_ms=duration_ms)
+
+    async def _command(self) -> int:
+        order = self._order
+        call = Call(
+            words=order.argv,
+            stdin=base64.b64decode(order.stdin or ""),
+            env=self._machine.env | order.env,
+            cwd=order.cwd or "/root",
+            user=order.user or "root",
+            out=partial(self._write, frames.Kind.STDOUT),
+            err=partial(self._write, frames.Kind.STDERR),
+        )
+        return await Shell(self._machine.files, self._clock).run(call)
+
+    async def _write(self, kind: frames.Kind, data: bytes) -> None:
+        for start in range(0, len(data), frames.MAX_PAYLOAD):
+            await self._machine.goes.wait()
+            await self._queue.put(frames.Frame(kind, data[start : start + frames.MAX_PAYLOAD]))
