@@ -24,7 +24,9 @@ NAMES = {
     "AsyncClient": "Client",
     "AsyncCommands": "Commands",
     "AsyncFilesystem": "Filesystem",
+    "AsyncLife": "Life",
     "AsyncSandbox": "Sandbox",
+    "AsyncSnapshot": "Snapshot",
     "AsyncSource": "Source",
     "AsyncTemplates": "Templates",
     "_async": "_sync",
@@ -38,7 +40,7 @@ NAMES = {
     "shared_async_client": "shared_client",
 }
 # A call that answers later, as a type, is one that answers.
-AWAITABLE = re.compile(r"Awaitable\[(\w+)\]")
+AWAITABLE = re.compile(r"\b(?:Answering|Awaitable|Entering)\[(\w+(?:\[\w+\])?)\]")
 
 
 class Rule(unasync.Rule):  # type: ignore[misc]  # the library is not typed
@@ -69,7 +71,7 @@ def made() -> dict[str, str]:
         own = 'lint.isort.known-first-party = ["torpor"]'
         config = ["--config", str(ROOT / "pyproject.toml"), "--config", own, "--quiet"]
         subprocess.run(
-            [*ruff, "check", *config, "--select=I,F401,PYI016,UP028", "--fix", "--unsafe-fixes", str(target)],
+            [*ruff, "check", *config, "--select=I,C416,F401,PYI016,UP028", "--fix", "--unsafe-fixes", str(target)],
             check=True,
         )
         subprocess.run([*ruff, "format", *config, str(target)], check=True)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from torpor.sdk import (
         AsyncClient,
         AsyncSandbox,
+        AsyncSnapshot,
         Client,
         ExecResult,
         FileEntry,
@@ -47,13 +48,16 @@ if TYPE_CHECKING:
         Retry,
         Sandbox,
         SandboxInfo,
+        Snapshot,
         Template,
         Transferred,
+        Verified,
     )
 
 __all__ = [
     "AsyncClient",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "BootFailed",
     "Busy",
     "Client",
@@ -79,6 +83,7 @@ __all__ = [
     "Sandbox",
     "SandboxInfo",
     "SandboxLost",
+    "Snapshot",
     "SnapshotCorrupt",
     "Template",
     "TorporError",
@@ -86,6 +91,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unsupported",
+    "Verified",
 ]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -48,9 +48,11 @@ def box(torpor: Torpor) -> Iterator[str]:
     torpor("rm", "-f", out.strip())
 
 
-def piped(server: tuple[str, str], *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run a command line as a process of its own, with stdin from a pipe."""
-    environment = os.environ | {"TORPOR_API": server[0], "TORPOR_API_KEY": server[1]}
+def piped(
+    server: tuple[str, str], *argv: str, stdin: bytes = b"", more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command line as a process of its own, with stdin from a pipe and `more` in its environment."""
+    environment = os.environ | {"TORPOR_API": server[0], "TORPOR_API_KEY": server[1]} | dict(more or {})
     command = [sys.executable, "-m", "torpor.cli", *argv]
     return subprocess.run(command, env=environment, input=stdin, capture_output=True, check=False)
 
@@ -215,13 +217,63 @@ def test_templates_are_listed_for_people_and_programs(torpor: Torpor) -> None:
     assert {one["name"] for one in json.loads(torpor("template", "list", "--json")[1])} == {"base", "agent"}
 
 
+def test_a_sandbox_sleeps_and_wakes_and_the_list_says_so(torpor: Torpor, box: str) -> None:
+    for verb, state in (("hibernate", "hibernated"), ("wake", "running"), ("pause", "paused"), ("resume", "running")):
+        assert torpor(verb, box) == (0, "", "")
+        assert [one["id"] for one in json.loads(torpor("list", "--json", "--state", state)[1])] == [box]
+        assert state in torpor("list", "-m", "run=42")[1]
+    torpor("hibernate", box)
+    assert torpor("exec", box, "-n", "echo awake")[:2] == (0, "awake\n")
+
+
+def test_a_run_goes_back_to_a_snapshot_and_branches_from_it(torpor: Torpor, box: str) -> None:
+    code, out, err = torpor("snapshot", box, "--name", "ready")
+    taken = out.strip()
+    assert (code, err, taken.startswith("snp-")) == (0, "", True)
+    torpor("exec", "-n", box, "true")
+    assert torpor("rollback", box, "ready") == (0, "", "")
+    assert json.loads(torpor("show", box, "--json")[1])["last_snapshot_id"] == taken
+    (copy,) = torpor("restore", taken, "--ttl", "5m", "--name", "copy")[1].split()
+    children = torpor("fork", box, "-n", "2", "-m", "try=1")[1].split()
+    assert json.loads(torpor("show", "copy", "--json")[1])["from_snapshot"] == taken
+    (root,) = json.loads(torpor("tree", box, "--json")[1])
+    below = {one["id"]: {child["id"] for child in one["children"]} for one in root["children"]}
+    assert (root["id"], below[taken]) == (box, {copy})
+    assert set(children) in below.values()
+    assert f"└── {copy}  copy  running" in torpor("tree", "ready")[1]
+    assert torpor("snapshot", "verify", taken)[1].startswith(f"{taken}  ok")
+    assert torpor("rm", copy, *children)[0] == 0
+    assert torpor("snapshot", "rm", taken)[0] == 0
+    assert taken not in {one["id"] for one in json.loads(torpor("snapshots", "--json")[1])}
+
+
 def test_version_is_printed(torpor: Torpor) -> None:
     assert torpor("version")[1].startswith("torpor ")
     assert json.loads(torpor("version", "--json")[1])["api"] == "v1"
 
 
 def test_ids_and_templates_are_completed(torpor: Torpor, box: str) -> None:
-    from torpor.cli.link import ids_beginning_with, templates_beginning_with
+    from torpor.cli.link import ids_beginning_with, snapshots_beginning_with, templates_beginning_with
 
+    taken = torpor("snapshot", box)[1].strip()
+    assert snapshots_beginning_with(taken[:6]) == [(taken, f"checkpoint of {box}")]
+    torpor("snapshot", "rm", taken)
     assert [found for found, _ in ids_beginning_with(box[:6])] == [box]
     assert templates_beginning_with("ag") == ["agent"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("torpor snapshot ", {"take", "show", "verify", "rm", "{box}"}),
+        ("torpor snapshot sbx", {"{box}"}),
+        ("torpor snapshot {box} --na", {"--name"}),
+        ("torpor hibernate sbx", {"{box}"}),
+        ("torpor fork s", {"{box}"}),
+    ],
+)
+def test_a_shell_completes_what_is_typed(server: tuple[str, str], box: str, typed: str, wanted: set[str]) -> None:
+    line = typed.format(box=box)
+    asked = {"_TORPOR_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    offered = set(piped(server, more=asked).stdout.decode().split())
+    assert {word.format(box=box) for word in wanted} <= offered

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
@@ -24,6 +28,20 @@ VIEW = {
     "memory_mb": 512,
     "disk_gb": 8,
     "created_at": "2030-01-01T00:00:00Z",
+}
+
+SNAPSHOT = {
+    "id": "snp-0123456789bcdfgh",
+    "sandbox_id": VIEW["id"],
+    "kind": "checkpoint",
+    "template": "base",
+    "cpu": 1,
+    "memory_mb": 512,
+    "disk_gb": 8,
+    "created_at": "2030-01-01T00:00:10Z",
+    "size_bytes": 16 * 1024 * 1024,
+    "pause_ms": 42.5,
+    "took_ms": 130.0,
 }
 
 
@@ -71,6 +89,18 @@ class Script(httpx2.BaseTransport):
         """Return an asynchronous client of it."""
         return AsyncClient("http://127.0.0.1:1", "secret-key", retry=HASTY, transport=_AsyncScript(self))
 
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Give the URL of this server, for who can be told nothing else."""
+        with HTTPServer(("127.0.0.1", 0), _door_to(self)) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
+                thread.join()
+
     def _answer(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
         url = request.url
         self.received.append(Received(request.method, url.path, dict(url.params), dict(request.headers), body))
@@ -86,6 +116,31 @@ class _AsyncScript(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return self.script._answer(request, await request.aread())
+
+
+def _door_to(script: Script) -> type[BaseHTTPRequestHandler]:
+    class Door(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            script.received.append(
+                Received(self.command, url.path, dict(parse_qsl(url.query)), dict(self.headers), body)
+            )
+            reply = script.answers.pop(0)
+            assert isinstance(reply, Reply), "a server that listens cannot break a connection"
+            self.send_response(reply.status)
+            whole = b"".join(reply.pieces)
+            if reply.status != 204:
+                self.send_header("content-length", str(len(whole)))
+            self.end_headers()
+            self.wfile.write(whole)
+
+        do_GET = do_POST = do_DELETE = do_PATCH = answer
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing."""
+
+    return Door
 
 
 class _Cut(httpx2.SyncByteStream, httpx2.AsyncByteStream):

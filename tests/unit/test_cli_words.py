@@ -103,7 +103,20 @@ def test_a_wrong_use_is_one_line_and_code_2(argv: list[str], complaint: str, cap
     assert "--help`" in err
 
 
-@pytest.mark.parametrize("argv", [["list"], ["create"], ["show", "x"], ["exec", "x", "true"], ["template", "list"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["list"],
+        ["create"],
+        ["show", "x"],
+        ["exec", "x", "true"],
+        ["template", "list"],
+        ["hibernate", "x", "y"],
+        ["snapshot", "x"],
+        ["snapshots"],
+        ["tree"],
+    ],
+)
 def test_without_a_server_every_command_says_how_to_start_one(argv: list[str], capsys: Captured) -> None:
     assert run(argv) == 1
     out, err = capsys.readouterr()
@@ -112,12 +125,22 @@ def test_without_a_server_every_command_says_how_to_start_one(argv: list[str], c
     assert err.endswith("start it with `torpor up`\n")
 
 
+PANELS = (
+    ["create", "list", "show", "exec", "shell", "cp", "rm"],
+    ["hibernate", "wake", "pause", "resume"],
+    ["snapshots", "rollback", "restore", "fork", "tree", "snapshot"],
+    ["up", "down", "serve", "doctor", "version", "template"],
+)
+GROUPS = {"template": ("build", "list", "rm"), "snapshot": ("take", "show", "verify", "rm")}
+
+
 def test_every_command_teaches_with_an_example(capsys: Captured) -> None:
     assert run(["--help"]) == 0
-    commands = ["create", "list", "show", "exec", "shell", "cp", "rm", "up", "down", "serve", "doctor", "version"]
     whole = capsys.readouterr().out
-    for words in [*([name] for name in commands), *(["template", name] for name in ("build", "list", "rm"))]:
-        assert words[0] in whole
+    names = [name for panel in PANELS for name in panel]
+    assert [name for name in names if name not in whole] == []
+    single = [[name] for name in names if name not in GROUPS]
+    for words in [*single, *([group, name] for group, names in GROUPS.items() for name in names)]:
         assert run([*words, "--help"]) == 0
         assert "Example" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ import pytest
 
 import make_sync
 import torpor
-from torpor import AsyncClient, AsyncSandbox, Client, Sandbox
+from torpor import AsyncClient, AsyncSandbox, AsyncSnapshot, Client, Sandbox, Snapshot
 from torpor.sdk._async.filesystem import AsyncFilesystem
 from torpor.sdk._sync.filesystem import Filesystem
 
@@ -19,7 +19,9 @@ def test_the_twins_have_not_drifted_apart() -> None:
     assert make_sync.differing(make_sync.made()) == []
 
 
-@pytest.mark.parametrize(("later", "now"), [(AsyncSandbox, Sandbox), (AsyncFilesystem, Filesystem)])
+@pytest.mark.parametrize(
+    ("later", "now"), [(AsyncSandbox, Sandbox), (AsyncSnapshot, Snapshot), (AsyncFilesystem, Filesystem)]
+)
 def test_every_call_exists_on_both_with_the_same_parameters(later: type, now: type) -> None:
     names = {name for name in dir(now) if not name.startswith("_")}
     assert names == {name for name in dir(later) if not name.startswith("_")}

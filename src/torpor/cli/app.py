@@ -7,14 +7,30 @@ from typing import Annotated
 
 import typer
 
-from torpor.cli import cp, doctor, exec, output, sandbox, serve, shell, template, up, version
+from torpor.cli import (
+    bench,
+    cp,
+    doctor,
+    exec,
+    output,
+    sandbox,
+    serve,
+    shell,
+    snapshot,
+    states,
+    template,
+    tree,
+    up,
+    version,
+)
 from torpor.errors import InvalidRequest, TorporError
 
 EPILOG = "Everything starts with a server: `torpor up`. Then: `torpor create agent`, `torpor exec ID 'uname -a'`."
 
 app = typer.Typer(
     name="torpor",
-    help="One durable microVM per AI-agent run: created in a blink, used for every step, deleted at the end.",
+    help="One durable microVM per AI-agent run: created in a blink, used for every step, asleep while nothing is to be "
+    "done, deleted at the end.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -22,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_SERVER, _SANDBOXES = "The server", "Sandboxes"
+_SANDBOXES, _TIME, _COPIES, _SERVER = "Sandboxes", "Sleep and wake", "Snapshots and copies", "The server"
 _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
     _SANDBOXES: {
         "create": sandbox.create,
@@ -33,11 +49,25 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "cp": cp.cp,
         "rm": sandbox.rm,
     },
+    _TIME: {
+        "hibernate": states.hibernate,
+        "wake": states.wake,
+        "pause": states.pause,
+        "resume": states.resume,
+    },
+    _COPIES: {
+        "snapshots": snapshot.list_all,
+        "rollback": snapshot.rollback,
+        "restore": sandbox.restore,
+        "fork": sandbox.fork,
+        "tree": tree.tree,
+    },
     _SERVER: {
         "up": up.up,
         "down": up.down,
         "serve": serve.serve,
         "doctor": doctor.doctor,
+        "bench": bench.bench,
         "version": version.version,
     },
 }
@@ -45,6 +75,7 @@ _CLASSES = {"exec": exec.ExecCommand}
 for panel, commands in _COMMANDS.items():
     for name, command in commands.items():
         app.command(name, cls=_CLASSES.get(name), rich_help_panel=panel)(command)
+app.add_typer(snapshot.app, name="snapshot", rich_help_panel=_COPIES)
 app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
 
 

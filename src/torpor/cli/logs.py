@@ -17,5 +17,6 @@ def log_to_stderr(level: int) -> None:
             structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"], sort_keys=True),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # The stream as it is when something is logged: it may have been replaced meanwhile, and closed.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

@@ -16,10 +16,17 @@ from torpor.errors import InvalidRequest, Unsupported
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _complete_id(incomplete: str) -> list[tuple[str, str]]:
+def complete_id(incomplete: str) -> list[tuple[str, str]]:
+    """Return the sandboxes to complete a word with, each with a word about it."""
     from torpor.cli.link import ids_beginning_with  # noqa: PLC0415
 
     return ids_beginning_with(incomplete)
+
+
+def _complete_snapshot(incomplete: str) -> list[tuple[str, str]]:
+    from torpor.cli.link import snapshots_beginning_with  # noqa: PLC0415
+
+    return snapshots_beginning_with(incomplete)
 
 
 def _complete_template(incomplete: str) -> list[str]:
@@ -32,7 +39,23 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print JSON, for programs.", callback=output.use_json, is_eager=True)
 ]
 SandboxName = Annotated[
-    str, typer.Argument(metavar="ID", help="A sandbox's id or name.", autocompletion=_complete_id, show_default=False)
+    str, typer.Argument(metavar="ID", help="A sandbox's id or name.", autocompletion=complete_id, show_default=False)
+]
+SandboxNames = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...", help="Ids or names of sandboxes.", autocompletion=complete_id, show_default=False),
+]
+SnapshotName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SNP", help="A snapshot's id or name.", autocompletion=_complete_snapshot, show_default=False
+    ),
+]
+SnapshotNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SNP...", help="Ids or names of snapshots.", autocompletion=_complete_snapshot, show_default=False
+    ),
 ]
 TemplateName = Annotated[
     str, typer.Argument(metavar="TEMPLATE", help="The template to start from.", autocompletion=_complete_template)
@@ -55,6 +78,18 @@ Labels = Annotated[
     list[str] | None,
     typer.Option("--metadata", "-m", metavar="NAME=VALUE", help="A label; can be repeated."),
 ]
+
+
+# What is said of a new sandbox, however it is made.
+Name = Annotated[str | None, typer.Option("--name", help="A unique name, which can be used in place of the id.")]
+Ttl = Annotated[
+    str | None,
+    typer.Option("--ttl", metavar="TIME", help="The end of its life: 90, 15m, 2h, 1d from now.  [default: 1h]"),
+]
+Persistent = Annotated[bool, typer.Option("--persistent", help="Let it live until it is deleted.")]
+Cpu = Annotated[int | None, typer.Option("--cpu", help="Virtual processors.  [default: as it was made]")]
+Memory = Annotated[int | None, typer.Option("--memory", metavar="MIB", help="Memory.  [default: as it was made]")]
+Disk = Annotated[int | None, typer.Option("--disk", metavar="GIB", help="Disk.  [default: as it was made]")]
 
 
 def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:

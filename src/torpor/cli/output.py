@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
-from torpor.errors import InvalidRequest, TorporError
+from torpor.errors import InvalidRequest, SandboxLost, TorporError
 from torpor.wire.errors import to_body
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
+    from rich.tree import Tree
 
-_STATE_STYLES = {"running": "green", "ok": "green", "failed": "red", "bad": "red", "warn": "yellow"}
+_STATE_STYLES = {
+    "running": "green",
+    "ok": "green",
+    "paused": "yellow",
+    "warn": "yellow",
+    "hibernated": "cyan",
+    "failed": "red",
+    "bad": "red",
+    "deleted": "dim",
+}
+# A column of cells no longer than this is never folded.
+_SHORT = 12
 # A table that no person looks at is never folded.
 _UNBOUNDED_WIDTH = 1_000_000
 
@@ -69,8 +84,19 @@ def show_json(value: Any) -> None:
     say(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False, default=_plain))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Print rows under their columns' names, or `empty` on stderr if there are none."""
+def facts(value: DataclassInstance) -> dict[str, Any]:
+    """Return the public fields of a value, for JSON."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names if not name.startswith("_")}
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, cut: Collection[str] = frozenset()
+) -> None:
+    """Print rows under their columns' names, or `empty` on stderr if there are none.
+
+    On a narrow terminal the `cut` columns lose their ends and other long ones are folded; the first stays whole.
+    """
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -79,13 +105,50 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) 
         return
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(columns):
-        drawn.add_column(column.upper(), no_wrap=place == 0, overflow="fold")
+        is_short = all(len(row[place]) <= _SHORT for row in rows)
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if column in cut else "fold"
+        drawn.add_column(column.upper(), no_wrap=place == 0 or is_short, overflow=overflow)
     for row in rows:
         drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
+    _say_drawn(drawn)
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A line of a tree: a name and words about it, and what hangs from it."""
+
+    name: str
+    words: Sequence[str]
+    branches: Sequence[Branch] = ()
+
+
+def tree(branches: Sequence[Branch], *, empty: str) -> None:
+    """Print trees one under the other, or `empty` on stderr if there are none."""
+    from rich.tree import Tree  # noqa: PLC0415
+
+    if not branches:
+        note(empty)
+        return
+    root = Tree("", hide_root=True, guide_style="dim")
+    for branch in branches:
+        _grow(root, branch)
+    _say_drawn(root)
+
+
+def _grow(tree: Tree, branch: Branch) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    words = [Text(word, style=_STATE_STYLES.get(word, "")) for word in branch.words if word]
+    limb = tree.add(Text("  ").join([Text(branch.name), *words]))
+    for one in branch.branches:
+        _grow(limb, one)
+
+
+def _say_drawn(drawn: Table | Tree) -> None:
     console = _console(sys.stdout)
     with console.capture() as held:
         console.print(drawn)
-    # The last column is filled up to its width, which nobody sees but who pipes it on.
+    # A line is filled up to its width, which nobody sees but who pipes it on.
     say("\n".join(line.rstrip() for line in held.get().splitlines()))
 
 
@@ -190,7 +253,7 @@ def fail(error: BaseException) -> int:
     if _Mode.as_json:
         sys.stderr.write(to_body(known).model_dump_json(exclude_none=True) + "\n")
         return 1
-    complain(known.message, known.hint)
+    complain(known.message, known.hint or _way_out(known))
     return 1
 
 
@@ -199,6 +262,13 @@ def complain(message: str, hint: str | None = None) -> None:
     start = "\x1b[1;31merror:\x1b[0m" if is_watched() and _has_colour() else "error:"
     line = " ".join(message.split()).rstrip(".")
     sys.stderr.write(f"{start} {line}." + (f" {hint}" if hint else "") + "\n")
+
+
+def _way_out(error: TorporError) -> str | None:
+    """Return what a person can do where the server did not say it."""
+    if isinstance(error, SandboxLost) and error.last_snapshot:
+        return f"`torpor restore {error.last_snapshot}` makes a new one from its last snapshot"
+    return None
 
 
 def gone() -> int:
@@ -221,6 +291,11 @@ def span(seconds: float) -> str:
             count = seconds / length
             return (f"{count:.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")) + f" {unit}"
     return f"{seconds:.0f} s"
+
+
+def taken(seconds: float) -> str:
+    """Return how long something took: `85 ms`, `1.2 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
 
 
 def size(count: float) -> str:

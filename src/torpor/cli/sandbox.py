@@ -1,14 +1,29 @@
-"""Sandboxes: create, list, show, rm."""
+"""Sandboxes: create, restore, fork, list, show, rm."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torpor.cli import output
-from torpor.cli.options import EnvVars, Json, Labels, SandboxName, TemplateName, named_values, seconds
+from torpor.cli.options import (
+    Cpu,
+    Disk,
+    EnvVars,
+    Json,
+    Labels,
+    Memory,
+    Name,
+    Persistent,
+    SandboxName,
+    SandboxNames,
+    SnapshotName,
+    TemplateName,
+    Ttl,
+    named_values,
+    seconds,
+)
 from torpor.errors import NotFound
 
 if TYPE_CHECKING:
@@ -18,16 +33,14 @@ if TYPE_CHECKING:
 def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     template: TemplateName = "base",
     *,
-    name: Annotated[str | None, typer.Option(help="A unique name, which can be used in place of the id.")] = None,
-    ttl: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The end of its life: 90, 15m, 2h, 1d from now.  [default: 1h]")
-    ] = None,
-    persistent: Annotated[bool, typer.Option("--persistent", help="Let it live until it is deleted.")] = False,
+    name: Name = None,
+    ttl: Ttl = None,
+    persistent: Persistent = False,
     metadata: Labels = None,
     env: EnvVars = None,
-    cpu: Annotated[int | None, typer.Option(help="Virtual processors.  [default: the template's]")] = None,
-    memory: Annotated[int | None, typer.Option(metavar="MIB", help="Memory.  [default: the template's]")] = None,
-    disk: Annotated[int | None, typer.Option(metavar="GIB", help="Disk.  [default: the template's]")] = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    disk: Disk = None,
     json: Json = False,
 ) -> None:
     """Make a sandbox and print its id.
@@ -36,12 +49,11 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     """
     from torpor.cli.link import connection  # noqa: PLC0415
     from torpor.sdk import Sandbox  # noqa: PLC0415
-    from torpor.wire.public import DEFAULT_TTL_SECONDS  # noqa: PLC0415
 
     with connection() as client, output.busy("restoring ..."):
         sandbox = Sandbox.create(
             template,
-            ttl_seconds=DEFAULT_TTL_SECONDS if ttl is None else seconds(ttl, "--ttl"),
+            ttl_seconds=_life(ttl),
             persistent=persistent,
             name=name,
             metadata=named_values(metadata, "--metadata"),
@@ -51,11 +63,74 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
             disk_gb=disk,
             client=client,
         )
+    _tell_new(sandbox.info, json)
+
+
+def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
+    snapshot: SnapshotName,
+    *,
+    name: Name = None,
+    ttl: Ttl = None,
+    persistent: Persistent = False,
+    metadata: Labels = None,
+    env: EnvVars = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    json: Json = False,
+) -> None:
+    """Make a sandbox from a snapshot and print its id. It runs on from where the snapshot was taken.
+
+    Example: `torpor restore snp-8m2x7p0c5w4zt9kd --ttl 2h`
+    """
+    from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
+    from torpor.sdk import Sandbox  # noqa: PLC0415
+
+    with connection() as client, output.busy("restoring ..."):
+        sandbox = Sandbox.restore(
+            find_snapshot(client, snapshot),
+            ttl_seconds=_life(ttl),
+            persistent=persistent,
+            name=name,
+            metadata=named_values(metadata, "--metadata"),
+            env=named_values(env, "--env"),
+            cpu=cpu,
+            memory_mb=memory,
+            disk_gb=disk,
+            client=client,
+        )
+    _tell_new(sandbox.info, json)
+
+
+def fork(
+    sandbox: SandboxName,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many copies.")] = 1,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The end of their lives.  [default: the sandbox's ttl, from now]")
+    ] = None,
+    metadata: Labels = None,
+    json: Json = False,
+) -> None:
+    """Copy a sandbox as it is, running processes too, and print the copies' ids.
+
+    The copies go their own ways from there. The sandbox may run, be paused or hibernate, and stays as it is.
+
+    Example: `torpor fork sbx-4kd9m2x7p0c5w8zt -n 2 -m try=refactor`
+    """
+    from torpor.cli.link import connection, find  # noqa: PLC0415
+
+    labels, life = named_values(metadata, "--metadata"), None if ttl is None else seconds(ttl, "--ttl")
+    with connection() as client, output.busy("forking ..."):
+        parent = find(client, sandbox)
+        children = parent.fork(count, metadata=labels, ttl_seconds=life)
     if json:
-        output.show_json(_record(sandbox.info))
+        output.show_json([output.facts(child.info) for child in children])
         return
-    output.say(sandbox.id)
-    output.note(_created(sandbox.info))
+    for child in children:
+        output.say(child.id)
+    output.note(
+        f"{len(children)} of {called(parent)}. `torpor tree {parent.name or parent.id}` shows who came from whom"
+    )
 
 
 def list_all(
@@ -77,7 +152,7 @@ def list_all(
         every = Sandbox.iterate(named_values(metadata, "--metadata"), state, client=client)
         infos = [sandbox.info for sandbox in islice(every, limit)]
     if json:
-        output.show_json([_record(info) for info in infos])
+        output.show_json([output.facts(info) for info in infos])
         return
     output.table(
         ("id", "name", "template", "state", "age", "ends in", "metadata"),
@@ -96,15 +171,13 @@ def show(sandbox: SandboxName, json: Json = False) -> None:
     with connection() as client:
         info = find(client, sandbox).info
     if json:
-        output.show_json(_record(info))
+        output.show_json(output.facts(info))
         return
     output.fields(_described(info))
 
 
 def rm(
-    sandboxes: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Ids or names of sandboxes.", show_default=False)
-    ],
+    sandboxes: SandboxNames,
     force: Annotated[bool, typer.Option("--force", "-f", help="Do not mind one that is not there.")] = False,
     json: Json = False,
 ) -> int:
@@ -125,18 +198,29 @@ def rm(
                 code = code if force else output.fail(error)
                 continue
             deleted.append(sandbox.id)
-            output.note(f"deleted {_called(sandbox)}")
+            output.note(f"deleted {called(sandbox)}")
     if json:
         output.show_json({"deleted": deleted})
     return code
 
 
-def _record(info: SandboxInfo) -> dict[str, Any]:
-    return {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
-
-
-def _called(sandbox: Sandbox) -> str:
+def called(sandbox: Sandbox) -> str:
+    """Return what a person calls a sandbox, and its id."""
     return f"{sandbox.name} ({sandbox.id})" if sandbox.name else sandbox.id
+
+
+def _life(ttl: str | None) -> int:
+    from torpor.wire.public import DEFAULT_TTL_SECONDS  # noqa: PLC0415
+
+    return DEFAULT_TTL_SECONDS if ttl is None else seconds(ttl, "--ttl")
+
+
+def _tell_new(info: SandboxInfo, json: bool) -> None:
+    if json:
+        output.show_json(output.facts(info))
+        return
+    output.say(info.id)
+    output.note(_created(info))
 
 
 def _row(info: SandboxInfo) -> tuple[str, ...]:
@@ -155,7 +239,8 @@ def _row(info: SandboxInfo) -> tuple[str, ...]:
 def _created(info: SandboxInfo) -> str:
     took = f" in {info.boot_ms} ms" if info.boot_ms is not None else ""
     end = f"ends in {output.ago(info.expires_at)}" if info.expires_at else "lives until it is deleted"
-    return f"{info.template}, {info.state}{took}, {end}. Next: torpor exec {info.name or info.id} 'uname -a'"
+    source = info.from_snapshot or info.template
+    return f"{source}, {info.state}{took}, {end}. Next: torpor exec {info.name or info.id} 'uname -a'"
 
 
 def _described(info: SandboxInfo) -> dict[str, str]:
@@ -174,5 +259,7 @@ def _described(info: SandboxInfo) -> dict[str, str]:
         else "never",
         "metadata": output.pairs(info.metadata),
         "restored in": f"{info.boot_ms} ms" if info.boot_ms is not None else "",
+        "forked from": info.parent_id or "",
+        "from snapshot": info.from_snapshot or "",
         "last snapshot": info.last_snapshot_id or "",
     }

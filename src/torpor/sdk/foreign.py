@@ -18,6 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_WAIT_S = 60.0
+_LISTING = {"sandbox": "`torpor list`", "snapshot": "`torpor snapshots`", "template": "`torpor template list`"}
 # What a pattern means, for people.
 _PATTERNS = {"name": "letters, digits, dots, dashes and underscores only, beginning with a letter or a digit"}
 
@@ -78,8 +79,8 @@ def checked(model: type[M], **fields: Any) -> M:
         raise InvalidRequest(f"{where}: {said or message[:1].lower() + message[1:]}") from error
 
 
-def checked_id(sandbox_id: str) -> str:
-    """Return `sandbox_id` if it can stand in a URL. Raises InvalidRequest otherwise."""
-    if not isinstance(sandbox_id, str) or not _ID.fullmatch(sandbox_id):
-        raise InvalidRequest(f"{sandbox_id!r} is not the id of a sandbox", hint="`torpor list` shows the ids")
-    return sandbox_id
+def checked_id(id: str, kind: str = "sandbox") -> str:
+    """Return `id` if it can stand in a URL. Raises InvalidRequest otherwise."""
+    if not isinstance(id, str) or not _ID.fullmatch(id):
+        raise InvalidRequest(f"{id!r} is not the id of a {kind}", hint=f"{_LISTING[kind]} shows the ids")
+    return id

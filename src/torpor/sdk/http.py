@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,11 @@ DEFAULT_REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 # A running command's line: the server gives a sign of life at least every 5 s, so this long a silence is a dead line.
 STREAM_SILENCE_S = 20.0
+# What writes or reads a whole guest takes as long as the server's disk needs, and waits for what is before it in line.
+FREEZE_SILENCE_S = 300.0
+
+# Of the silence that is borne, so much may be a wait for an answer to begin.
+_WAIT_SHARE = 0.8
 
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
@@ -48,9 +54,15 @@ class Call:
         """Whether what it sends is still there to be sent."""
         return self.body is None or self.body.replayable
 
-    def all_headers(self) -> dict[str, str]:
-        """Return its headers, with the length of a body of known length."""
+    def all_headers(self, silence_s: float) -> dict[str, str]:
+        """Return its headers, with the length of a body of known length.
+
+        The server is told (RFC 7240) how much of `silence_s` it may take to answer before it keeps the line alive,
+        because an answer that has begun cannot become an error any more.
+        """
         headers = dict(self.headers)
+        if self.method == "POST":
+            headers["Prefer"] = f"wait={max(1, int(silence_s * _WAIT_SHARE))}"
         if self.body is not None:
             headers["Content-Type"] = "application/octet-stream"
             if self.body.length is not None:
@@ -58,6 +70,17 @@ class Call:
         elif self.content:
             headers["Content-Type"] = "application/json"
         return headers
+
+
+def making(path: str, content: bytes, silence_s: float | None = None) -> Call:
+    """Return a call that makes something new, under a key of its own: sent again, it makes no second one."""
+    key = {"Idempotency-Key": secrets.token_hex(16)}
+    return Call("POST", path, content=content, headers=key, repeatable=True, silence_s=silence_s)
+
+
+def changing(path: str, content: bytes = b"") -> Call:
+    """Return a call after which a sandbox is as asked, however often it is sent."""
+    return Call("POST", path, content=content, repeatable=True, silence_s=FREEZE_SILENCE_S)
 
 
 def connection_settings(server: Server) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TypeVar
 
-from torpor.wire.public import FileEntry, SandboxView
+from torpor.wire.public import FileEntry, SandboxView, Verified
 from torpor.wire.public import TemplateView as Template
 
-__all__ = ["ExecResult", "FileEntry", "Page", "SandboxInfo", "Template", "Transferred"]
+__all__ = ["ExecResult", "FileEntry", "Page", "SandboxInfo", "Template", "Transferred", "Verified"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,9 @@ class SandboxInfo:
     """A sandbox as the server last described it. Times are aware, in UTC.
 
     `expires_at` is the hard end of its life (None: none). `boot_ms`: what the host took to bring it to life, in
-    milliseconds. `reason` says why a `failed` sandbox failed.
+    milliseconds. `reason` says why a `failed` sandbox failed. `from_snapshot` is the snapshot it came to life from, if
+    not its template's, and `parent_id` the sandbox it was forked from. `last_snapshot_id` is the newest snapshot it can
+    go back to.
     """
 
     id: str

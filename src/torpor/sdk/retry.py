@@ -30,6 +30,7 @@ class Attempts:
         self._retry = retry
         self._failed = 0
         self._since = time.monotonic()
+        self._unknown: OutcomeUnknown | None = None
 
     def delay_s(self, error: TorporError, *, repeatable: bool) -> float | None:
         """Return how long to wait before the next try, in seconds, or None if the error is to be raised.
@@ -37,6 +38,8 @@ class Attempts:
         Unavailable says that nothing happened, so any call may be tried again. After OutcomeUnknown only a `repeatable`
         one may: a call whose second run changes nothing more.
         """
+        if isinstance(error, OutcomeUnknown):
+            self._unknown = error
         if not (isinstance(error, Unavailable) or (repeatable and isinstance(error, OutcomeUnknown))):
             return None
         self._failed += 1
@@ -49,3 +52,11 @@ class Attempts:
         if time.monotonic() - self._since + delay > self._retry.patience_s:
             return None
         return delay
+
+    def verdict(self, error: TorporError) -> TorporError:
+        """Return what is to be raised when `error` was the last try's.
+
+        That it says nothing happened is true of the last try only: if the answer to an earlier one was lost, nobody
+        knows.
+        """
+        return self._unknown if self._unknown is not None and isinstance(error, Unavailable) else error

@@ -12,6 +12,8 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# The type of a call that answers later.
+Answering = Coroutine[Any, Any, T]
 
 
 async def async_sleep(seconds: float) -> None:

@@ -73,7 +73,7 @@ class AsyncClient:
             except TorporError as error:
                 delay = attempts.delay_s(error, repeatable=True) if call.may_repeat and call.may_resend else None
                 if delay is None:
-                    raise
+                    raise attempts.verdict(error) from error.__cause__
             finally:
                 await response.aclose()
             await async_sleep(delay)
@@ -126,17 +126,18 @@ class AsyncClient:
             except TorporError as error:
                 delay = attempts.delay_s(error, repeatable=call.may_repeat) if call.may_resend else None
                 if delay is None:
-                    raise
+                    raise attempts.verdict(error) from error.__cause__
             await async_sleep(delay)
 
     async def _send(self, call: Call) -> httpx2.Response:
+        silence_s = call.silence_s or self._request_timeout_s
         request = self._http.build_request(
             call.method,
             call.path,
             params=dict(call.params),
             content=call.content if call.body is None else async_pieces(call.body),
-            headers=call.all_headers(),
-            timeout=timeouts(call.silence_s or self._request_timeout_s, self._request_timeout_s),
+            headers=call.all_headers(silence_s),
+            timeout=timeouts(silence_s, self._request_timeout_s),
         )
         with translated(self._server):
             response = await self._http.send(request, stream=True)

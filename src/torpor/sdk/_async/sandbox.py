@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
-import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
-from torpor.errors import NotFound
 from torpor.sdk._async.client import AsyncClient
 from torpor.sdk._async.commands import AsyncCommands, encoded_stdin, follow
 from torpor.sdk._async.filesystem import AsyncFilesystem
-from torpor.sdk.foreign import checked, checked_id
-from torpor.sdk.http import Call, patience
-from torpor.sdk.orders import creation, filters, new_ttl
+from torpor.sdk._async.life import AsyncLife
+from torpor.sdk.foreign import checked
+from torpor.sdk.http import Call, making, patience
+from torpor.sdk.orders import Identified, creation, filters, sandbox_id, snapshot_id
 from torpor.sdk.output import Callback, Watchers, require_success
 from torpor.sdk.results import ExecResult, Page, SandboxInfo
 from torpor.sdk.shared import shared_async_client
 from torpor.sdk.waiting import async_enterable
-from torpor.wire.public import DEFAULT_TTL_SECONDS, ExecCommand, Lifecycle, SandboxPage, SandboxView
+from torpor.wire.public import DEFAULT_TTL_SECONDS, ExecCommand, SandboxPage, SandboxView
 
 
-class AsyncSandbox:
+class AsyncSandbox(AsyncLife):
     """One microVM that keeps its files, installed packages and running processes from step to step.
 
         async with AsyncSandbox.create(template="agent", ttl_seconds=3600) as sbx:
             await sbx.filesystem.write("/work/hello.py", "print('hello')")
             print((await sbx.exec("python3 /work/hello.py")).stdout)
+            await sbx.hibernate()               # while nothing is to be done
+            print((await sbx.exec("ls /work")).stdout)  # wakes it
 
     Leaving the block deletes the sandbox unless it is persistent. Without the block, call `delete`; a sandbox that is
     forgotten ends with its ttl. Every call raises NotFound once the sandbox is gone, SandboxLost if its machine died,
@@ -37,9 +34,7 @@ class AsyncSandbox:
     """
 
     def __init__(self, client: AsyncClient, info: SandboxInfo) -> None:
-        self._client = client
-        self._info = info
-        self._path = f"/sandboxes/{info.id}"
+        super().__init__(client, info)
         self.filesystem = AsyncFilesystem(client, info.id)
         # Other names of the same things.
         self.files = self.filesystem
@@ -82,21 +77,49 @@ class AsyncSandbox:
             memory_mb=memory_mb,
             disk_gb=disk_gb,
         )
-        call = Call(
-            "POST",
-            "/sandboxes",
-            content=content,
-            headers={"Idempotency-Key": secrets.token_hex(16)},
-            repeatable=True,
-            silence_s=None if request_timeout is None else patience(request_timeout),
+        return await cls._made(content, request_timeout, client)
+
+    @classmethod
+    @async_enterable
+    async def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
+        cls,
+        snapshot: Identified | str,
+        *,
+        ttl_seconds: int | None = DEFAULT_TTL_SECONDS,
+        metadata: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        persistent: bool = False,
+        name: str | None = None,
+        cpu: int | None = None,
+        memory_mb: int | None = None,
+        disk_gb: int | None = None,
+        request_timeout: float | None = None,
+        client: AsyncClient | None = None,
+    ) -> AsyncSandbox:
+        """Make a sandbox from a snapshot (or the id of one), and return it running where the snapshot was taken.
+
+        It is a sandbox of its own, with an identity, a ttl and labels of its own; whose snapshot it was need not exist
+        any more. `env` is added to what the commands of that one started from. The rest is as in `create`.
+
+        Raises NotFound, SnapshotCorrupt, RestoreFailed, InvalidRequest, Conflict (the name is taken), NoCapacity.
+        """
+        content = creation(
+            from_snapshot=snapshot_id(snapshot),
+            ttl_seconds=ttl_seconds,
+            metadata=dict(metadata or {}),
+            env=dict(env or {}),
+            persistent=persistent,
+            name=name,
+            cpu=cpu,
+            memory_mb=memory_mb,
+            disk_gb=disk_gb,
         )
-        client = client or await shared_async_client()
-        return cls(client, SandboxInfo.of(await client.fetch_as(SandboxView, call)))
+        return await cls._made(content, request_timeout, client)
 
     @classmethod
     async def connect(cls, id: str, *, client: AsyncClient | None = None) -> AsyncSandbox:
         """Return the sandbox with this id. It is not woken and its ttl is not touched. Raises NotFound."""
-        call = Call("GET", f"/sandboxes/{checked_id(id)}")
+        call = Call("GET", f"/sandboxes/{sandbox_id(id)}")
         client = client or await shared_async_client()
         return cls(client, SandboxInfo.of(await client.fetch_as(SandboxView, call)))
 
@@ -136,36 +159,6 @@ class AsyncSandbox:
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-    @property
-    def id(self) -> str:
-        """Its id, by which `connect` finds it."""
-        return self._info.id
-
-    @property
-    def info(self) -> SandboxInfo:
-        """What the server last said of it; `refresh` asks again."""
-        return self._info
-
-    @property
-    def name(self) -> str | None:
-        """Its name, if it was given one."""
-        return self._info.name
-
-    @property
-    def template(self) -> str:
-        """The template it was made from."""
-        return self._info.template
-
-    @property
-    def state(self) -> str:
-        """The state it was last seen in."""
-        return self._info.state
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self._info.metadata
 
     async def exec(  # noqa: PLR0913 - each is one thing to say about a command
         self,
@@ -212,43 +205,12 @@ class AsyncSandbox:
             require_success(result)
         return result
 
-    async def refresh(self) -> SandboxInfo:
-        """Ask the server for its present state and return it."""
-        self._info = SandboxInfo.of(await self._client.fetch_as(SandboxView, Call("GET", self._path)))
-        return self._info
-
-    async def set_ttl(self, seconds: int) -> SandboxInfo:
-        """Let it end `seconds` from now, whatever its ttl was. Raises InvalidRequest for less than a second."""
-        call = Call("PATCH", f"{self._path}/lifecycle", content=new_ttl(seconds))
-        told = await self._client.fetch_as(Lifecycle, call)
-        self._info = dataclasses.replace(
-            self._info, ttl_seconds=told.ttl_seconds, expires_at=told.expires_at, persistent=told.persistent
-        )
-        return self._info
-
     async def logs(self) -> str:
         """Return what its machine wrote on the console."""
         return (await self._client.fetch(Call("GET", f"{self._path}/logs"))).decode("utf-8", "replace")
 
-    async def delete(self) -> None:
-        """End it and forget everything in it. Deleting it again does nothing."""
-        # Where nobody knows it any more, what was asked for holds.
-        with contextlib.suppress(NotFound):
-            await self._client.fetch(Call("DELETE", self._path))
-        self._info = dataclasses.replace(self._info, state="deleted")
-
-    async def kill(self) -> None:
-        """The same as `delete`."""
-        await self.delete()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._info.persistent:
-            await self.delete()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} template={self.template} state={self.state}>"
+    @classmethod
+    async def _made(cls, content: bytes, request_timeout: float | None, client: AsyncClient | None) -> AsyncSandbox:
+        call = making("/sandboxes", content, None if request_timeout is None else patience(request_timeout))
+        client = client or await shared_async_client()
+        return cls(client, SandboxInfo.of(await client.fetch_as(SandboxView, call)))

@@ -27,4 +27,4 @@ class AsyncTemplates:
 
     async def delete(self, name: str) -> None:
         """Remove a template. Sandboxes made from it live on. Raises NotFound if there is none of that name."""
-        await self._client.fetch(Call("DELETE", f"/templates/{checked_id(name)}"))
+        await self._client.fetch(Call("DELETE", f"/templates/{checked_id(name, 'template')}"))

@@ -27,4 +27,4 @@ class Templates:
 
     def delete(self, name: str) -> None:
         """Remove a template. Sandboxes made from it live on. Raises NotFound if there is none of that name."""
-        self._client.fetch(Call("DELETE", f"/templates/{checked_id(name)}"))
+        self._client.fetch(Call("DELETE", f"/templates/{checked_id(name, 'template')}"))

@@ -1,0 +1,230 @@
+"""Snapshots: take, list, show, verify, rm, and the way back to one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from torpor.cli import output
+from torpor.cli.options import Json, SandboxName, SnapshotName, SnapshotNames, complete_id
+from torpor.cli.sandbox import called
+from torpor.errors import HostUnreachable, NotFound, TorporError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
+    from typer._click.shell_completion import CompletionItem
+
+    from torpor.sdk import Snapshot
+
+TAKE = "take"
+
+
+class SnapshotGroup(TyperGroup):
+    """`snapshot`: what is no command of it is the sandbox to take a snapshot of."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse the words after `snapshot`."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [TAKE, *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Return its commands and the sandboxes a snapshot can be taken of."""
+        from typer._click.shell_completion import CompletionItem  # noqa: PLC0415
+
+        boxes = [] if incomplete.startswith("-") else complete_id(incomplete)
+        return [*super().shell_complete(ctx, incomplete), *(CompletionItem(id, help=says) for id, says in boxes)]
+
+
+app = typer.Typer(
+    cls=SnapshotGroup,
+    help="Take a snapshot of a sandbox (`torpor snapshot ID`), or look after those there are.\n\n"
+    "A snapshot holds memory and disk of one instant, and is kept until it is removed: `torpor snapshots` lists them, "
+    "`torpor rollback` goes back to one, `torpor restore` makes a new sandbox of one.",
+    subcommand_metavar="ID | COMMAND [ARGS]...",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@app.command(TAKE)
+def take(
+    sandbox: SandboxName,
+    name: Annotated[str | None, typer.Option(help="A name for people, such as `before-migration`.")] = None,
+    json: Json = False,
+) -> None:
+    """Take a snapshot of a sandbox and print its id; the word `take` can be left out.
+
+    Example: `torpor snapshot sbx-4kd9m2x7p0c5w8zt --name deps-installed`
+    """
+    from torpor.cli.link import connection, find  # noqa: PLC0415
+
+    with connection() as client, output.busy("taking a snapshot ..."):
+        box = find(client, sandbox)
+        taken = box.snapshot(name)
+    if json:
+        output.show_json(output.facts(taken))
+        return
+    output.say(taken.id)
+    output.note(
+        f"{output.size(taken.size_bytes)}, durable in {output.taken(taken.took_ms / 1000)}; "
+        f"the sandbox stood still for {output.taken(taken.pause_ms / 1000)} of it. "
+        f"Back to it: torpor rollback {box.name or box.id} {taken.id}"
+    )
+
+
+@app.command()
+def show(snapshot: SnapshotName, json: Json = False) -> None:
+    """Show everything about one snapshot.
+
+    Example: `torpor snapshot show snp-8m2x7p0c5w4zt9kd`
+    """
+    from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
+
+    with connection() as client:
+        found = find_snapshot(client, snapshot)
+    if json:
+        output.show_json(output.facts(found))
+        return
+    output.fields(_described(found))
+
+
+@app.command()
+def verify(snapshots: SnapshotNames, json: Json = False) -> int:
+    """Read snapshots whole and compare every byte with what was written. Exits with 1 if one is damaged.
+
+    Example: `torpor snapshot verify snp-8m2x7p0c5w4zt9kd`
+    """
+    from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
+
+    verified = []
+    code = 0
+    with connection() as client:
+        for text in snapshots:
+            try:
+                with output.busy(f"reading {text} ..."):
+                    told = find_snapshot(client, text).verify()
+            except HostUnreachable:
+                raise
+            except TorporError as error:
+                code = output.fail(error)
+                continue
+            verified.append(told.model_dump())
+            if not json:
+                size, took = output.size(told.checked_bytes), output.taken(told.took_ms / 1000)
+                output.say(f"{told.id}  ok  {size} read in {took}")
+    if json:
+        output.show_json(verified)
+    return code
+
+
+@app.command()
+def rm(
+    snapshots: SnapshotNames,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Do not mind one that is not there.")] = False,
+    json: Json = False,
+) -> int:
+    """Remove snapshots and give their space back. Sandboxes made from them live on.
+
+    Example: `torpor snapshot rm snp-8m2x7p0c5w4zt9kd`
+    """
+    from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
+
+    deleted: list[str] = []
+    code = 0
+    with connection() as client:
+        for text in snapshots:
+            try:
+                snapshot = find_snapshot(client, text)
+                snapshot.delete()
+            except NotFound as error:
+                code = code if force else output.fail(error)
+                continue
+            deleted.append(snapshot.id)
+            output.note(f"removed {snapshot}{f' ({snapshot.name})' if snapshot.name else ''}")
+    if json:
+        output.show_json({"deleted": deleted})
+    return code
+
+
+def list_all(
+    sandbox: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Only those of this sandbox: its id or name.", autocompletion=complete_id),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")] = None,
+    json: Json = False,
+) -> None:
+    """List the snapshots, newest first.
+
+    SIZE is what one takes up on disk beyond what it shares with its PARENT.
+
+    Example: `torpor snapshots sbx-4kd9m2x7p0c5w8zt`
+    """
+    from itertools import islice  # noqa: PLC0415
+
+    from torpor.cli.link import connection, find  # noqa: PLC0415
+    from torpor.sdk import Snapshot  # noqa: PLC0415
+
+    with connection() as client:
+        owner = None if sandbox is None else find(client, sandbox)
+        found = list(islice(Snapshot.iterate(owner, client=client), limit))
+    if json:
+        output.show_json([output.facts(snapshot) for snapshot in found])
+        return
+    output.table(
+        ("id", "sandbox", "kind", "name", "size", "age", "parent"),
+        [_row(snapshot) for snapshot in found],
+        empty="There are no snapshots. `torpor snapshot ID` takes one.",
+        cut={"sandbox", "parent"},
+    )
+
+
+def rollback(sandbox: SandboxName, snapshot: SnapshotName, json: Json = False) -> None:
+    """Make a sandbox again what it was in a snapshot. What happened in it since then is lost.
+
+    It keeps its id, its name and the end of its life. `torpor restore` makes a new sandbox instead.
+
+    Example: `torpor rollback sbx-4kd9m2x7p0c5w8zt snp-8m2x7p0c5w4zt9kd`
+    """
+    from torpor.cli.link import connection, find, find_snapshot  # noqa: PLC0415
+
+    with connection() as client, output.busy("rolling back ..."):
+        box = find(client, sandbox)
+        target = find_snapshot(client, snapshot, box)
+        info = box.rollback(target)
+    if json:
+        output.show_json(output.facts(info))
+        return
+    output.note(f"{called(box)} is again what it was {output.ago(target.created_at)} ago, in {target}")
+
+
+def _row(snapshot: Snapshot) -> tuple[str, ...]:
+    return (
+        snapshot.id,
+        snapshot.sandbox_id,
+        snapshot.kind,
+        snapshot.name or "",
+        output.size(snapshot.size_bytes),
+        output.ago(snapshot.created_at),
+        snapshot.parent_id or "",
+    )
+
+
+def _described(snapshot: Snapshot) -> dict[str, str]:
+    return {
+        "id": snapshot.id,
+        "name": snapshot.name or "",
+        "kind": snapshot.kind,
+        "of sandbox": snapshot.sandbox_id,
+        "template": snapshot.template,
+        "machine": f"{snapshot.cpu} cpu, {snapshot.memory_mb} MiB memory, {snapshot.disk_gb} GiB disk",
+        "taken": f"{snapshot.created_at:%Y-%m-%d %H:%M:%S %Z} ({output.ago(snapshot.created_at)} ago)",
+        "size": f"{output.size(snapshot.size_bytes)} beyond its parent",
+        "parent": snapshot.parent_id or "",
+        "memory": f"{output.size(snapshot.dirty_bytes)} was written, {output.size(snapshot.written_bytes)} of it new",
+        "stood still for": output.taken(snapshot.pause_ms / 1000),
+        "durable in": output.taken(snapshot.took_ms / 1000),
+    }

@@ -1,0 +1,219 @@
+"""What is done to a sandbox as a whole: it sleeps, wakes, is copied, goes back, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, overload
+
+from torpor.errors import NotFound
+from torpor.sdk._sync.client import Client
+from torpor.sdk._sync.snapshot import Snapshot
+from torpor.sdk.http import FREEZE_SILENCE_S, Call, changing, making
+from torpor.sdk.orders import Identified, forking, new_ttl, rolling_back, taking, waking
+from torpor.sdk.results import SandboxInfo
+from torpor.sdk.waiting import sync_enterable
+from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView, Status
+
+
+class Life:
+    """One sandbox's life. What a call here makes of the sandbox can be seen in `info` and `state` afterwards."""
+
+    def __init__(self, client: Client, info: SandboxInfo) -> None:
+        self._client = client
+        self._info = info
+        self._path = f"/sandboxes/{info.id}"
+
+    @property
+    def id(self) -> str:
+        """Its id, by which `connect` finds it."""
+        return self._info.id
+
+    @property
+    def info(self) -> SandboxInfo:
+        """What the server last said of it; `refresh` asks again."""
+        return self._info
+
+    @property
+    def name(self) -> str | None:
+        """Its name, if it was given one."""
+        return self._info.name
+
+    @property
+    def template(self) -> str:
+        """The template it was made from."""
+        return self._info.template
+
+    @property
+    def state(self) -> str:
+        """The state it was last seen in."""
+        return self._info.state
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self._info.metadata
+
+    def hibernate(self) -> SandboxInfo:
+        """Freeze it to disk, whole and in mid-instruction, and end its machine, which then costs no CPU and no memory.
+
+        `wake` brings it back, and so does any command or file access. Commands in flight go on after it, and who waits
+        for them goes on waiting. If it hibernates already, nothing happens.
+
+        Raises FreezeFailed or OutOfSpace (it is as before), Conflict, SandboxLost.
+        """
+        told = self._client.fetch_as(Status, changing(f"{self._path}/hibernate"))
+        return self._learn(state=told.status, last_snapshot_id=told.snapshot_id or self._info.last_snapshot_id)
+
+    def wake(self, ttl_seconds: int | None = None) -> SandboxInfo:
+        """Bring it back from hibernation, exactly where it left off; if it runs, nothing happens.
+
+        Its ttl went on meanwhile and is kept, unless `ttl_seconds` gives it a new one, counted from the waking.
+
+        Raises RestoreFailed, SnapshotCorrupt or NoCapacity (it hibernates on), Conflict, SandboxLost.
+        """
+        order = b"" if ttl_seconds is None else waking(ttl_seconds)
+        told = self._client.fetch_as(Status, changing(f"{self._path}/wake", order))
+        return self._learn(state=told.status) if ttl_seconds is None else self.refresh()
+
+    def pause(self) -> SandboxInfo:
+        """Let its processors stand still; its memory stays where it is. If they do already, nothing happens."""
+        self._client.fetch(changing(f"{self._path}/pause"))
+        return self._learn(state="paused")
+
+    def resume(self) -> SandboxInfo:
+        """Let it go on after `pause`. If it runs, nothing happens. A sandbox that hibernates needs `wake`."""
+        self._client.fetch(changing(f"{self._path}/resume"))
+        return self._learn(state="running")
+
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Take a checkpoint of its memory and disk in one instant, and return it when it is durable.
+
+        The sandbox stands still for the copy of what it has written in memory, and runs on while that is made durable.
+        `name` is for people and need not be unique. One whose answer was lost is asked for again under the same key,
+        and is taken once.
+
+        Raises FreezeFailed or OutOfSpace (the sandbox runs on, no snapshot is left), Conflict, SandboxLost.
+        """
+        call = making(f"{self._path}/snapshots", taking(name), FREEZE_SILENCE_S)
+        taken = Snapshot.of(self._client.fetch_as(SnapshotView, call), self._client)
+        self._learn(last_snapshot_id=taken.id)
+        return taken
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return all its snapshots, newest first; those of hibernations and forks too."""
+        return list(Snapshot.iterate(self.id, client=self._client))
+
+    def rollback(self, snapshot: Identified | str) -> SandboxInfo:
+        """Make it again what it was in a snapshot (or the id of one), under its own id, and let it run.
+
+        The snapshot is one of its own or the one it was made from; `restore` takes any. What happened in it since then
+        is lost, and commands in flight end with an error. Its ttl, name and metadata stay. A sandbox whose machine died
+        is brought back by it too.
+
+        Raises NotFound, Conflict (another sandbox's snapshot is one), SnapshotCorrupt, RestoreFailed, NoCapacity.
+        """
+        call = changing(f"{self._path}/rollback", rolling_back(snapshot))
+        self._info = SandboxInfo.of(self._client.fetch_as(SandboxView, call))
+        return self._info
+
+    @overload
+    def fork(
+        self,
+        count: None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        ttl_seconds: int | None = None,
+        persistent: bool = False,
+    ) -> Self:
+        """Make one copy and return it."""
+
+    @overload
+    def fork(
+        self,
+        count: int,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        ttl_seconds: int | None = None,
+        persistent: bool = False,
+    ) -> list[Self]:
+        """Make `count` copies and return them."""
+
+    def fork(
+        self,
+        count: int | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        ttl_seconds: int | None = None,
+        persistent: bool = False,
+    ) -> Self | list[Self]:
+        """Make copies of it that start from its exact state and then go their own ways, each with its own identity.
+
+        Without `count` one copy is made and returned; with `count` a list of so many, 1 too. All begin in one instant.
+        It may run, be paused or hibernate, and stands still only for the copy. The children have its metadata and
+        `metadata` over that, and live for `ttl_seconds` from then (its own ttl unless given; without an end if
+        `persistent`). One copy can be entered as a block, which deletes it at its end, as with `create`. A fork whose
+        answer was lost is tried again under the same key, and forks once.
+
+        Raises FreezeFailed, OutOfSpace, RestoreFailed or NoCapacity (no child is left), Conflict, SandboxLost.
+        """
+        if count is None:
+            return self._fork_one(metadata, ttl_seconds, persistent)
+        return self._fork_many(count, metadata, ttl_seconds, persistent)
+
+    def refresh(self) -> SandboxInfo:
+        """Ask the server for its present state and return it."""
+        self._info = SandboxInfo.of(self._client.fetch_as(SandboxView, Call("GET", self._path)))
+        return self._info
+
+    def set_ttl(self, seconds: int) -> SandboxInfo:
+        """Let it end `seconds` from now, whatever its ttl was. Raises InvalidRequest for less than a second."""
+        call = Call("PATCH", f"{self._path}/lifecycle", content=new_ttl(seconds))
+        told = self._client.fetch_as(Lifecycle, call)
+        return self._learn(ttl_seconds=told.ttl_seconds, expires_at=told.expires_at, persistent=told.persistent)
+
+    def delete(self) -> None:
+        """End it and forget everything in it. Deleting it again does nothing."""
+        # Where nobody knows it any more, what was asked for holds.
+        with contextlib.suppress(NotFound):
+            self._client.fetch(Call("DELETE", self._path))
+        self._learn(state="deleted")
+
+    def kill(self) -> None:
+        """The same as `delete`."""
+        self.delete()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._info.persistent:
+            self.delete()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} template={self.template} state={self.state}>"
+
+    @sync_enterable
+    def _fork_one(self, metadata: Mapping[str, str] | None, ttl_seconds: int | None, persistent: bool) -> Self:
+        forked = self._forked(forking(None, metadata, ttl_seconds, persistent))
+        return self._child(forked.sandbox)
+
+    def _fork_many(
+        self, count: int, metadata: Mapping[str, str] | None, ttl_seconds: int | None, persistent: bool
+    ) -> list[Self]:
+        forked = self._forked(forking(count, metadata, ttl_seconds, persistent))
+        return [self._child(view) for view in forked.children]
+
+    def _forked(self, order: bytes) -> Forked:
+        return self._client.fetch_as(Forked, making(f"{self._path}/fork", order, FREEZE_SILENCE_S))
+
+    def _child(self, view: SandboxView) -> Self:
+        return type(self)(self._client, SandboxInfo.of(view))
+
+    def _learn(self, **facts: Any) -> SandboxInfo:
+        self._info = dataclasses.replace(self._info, **facts)
+        return self._info
