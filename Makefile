@@ -13,7 +13,7 @@ help: ## Say what can be made
 setup: ## Install everything, without running anything
 	@tools/setup --dev
 
-demo: ## Run a whole agent task on one sandbox, on this machine
+demo: ## Run the examples on this machine: an agent's run, hibernation, checkpoints, a fork
 	@tools/setup --runtime
 	@tools/demo
 
@@ -29,9 +29,9 @@ check: ## Lint, check formats, types, imports and generated code
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON) tools/make_sync.py --check
 
-bench: ## Measure create, exec and file transfer on this machine
+bench: ## Measure what this machine reaches, in a data directory of its own
 	@tools/setup --runtime
-	@$(PYTHON) tests/perf/bench.py $(ARGS)
+	@export TORPOR_HOME="$${TORPOR_HOME:-build/bench-home}" && .venv/bin/torpor template build agent && .venv/bin/torpor bench $(ARGS)
 
 clean: ## Remove the virtual environment, build folder and caches; never a sandbox's or template's data
 	@if grep -qF " $(CURDIR)/build/" /proc/self/mounts; then echo "something is mounted under build/: stop it first" >&2; exit 1; fi
