@@ -9,24 +9,16 @@ Run it with a server on this machine: `torpor up`, then `python examples/first_r
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from material import SERVICE, make_repository, make_wheel
-
-from torpor import Client, ExecResult, Sandbox, TorporError
+from material import FIXED_SERVICE
+from story import brief, run, timed
+from torpor import Client, ExecResult, Sandbox
+from workspace import CALL_SERVER, PIP_INSTALL, RUN_TESTS, START_SERVER, set_up
 
 RUN_ID = "first-run"
-RUN_TESTS = "cd /work && python3 -m unittest -v"
-# All three streams go elsewhere, so the command ends at once and the server stays.
-START_SERVER = "cd /work && nohup python3 service.py 8000 >/work/server.log 2>&1 </dev/null &"
-CALL_SERVER = "curl --silent --show-error --retry 30 --retry-delay 1 --retry-connrefused http://127.0.0.1:8000/Ada"
 
 
 @dataclass(frozen=True)
@@ -51,18 +43,15 @@ class Agent:
         yield Step("run the tests", "run", RUN_TESTS)
         if self._last.exit_code != 0:
             # "Hello Ada!" lacks its comma: the tests say so, and here a model would read them.
-            fixed = SERVICE.replace("{HELLO} {name}", "{HELLO}, {name}")
-            yield Step("edit service.py", "write", path="/work/service.py", content=fixed)
+            yield Step("edit service.py", "write", path="/work/service.py", content=FIXED_SERVICE)
             yield Step("run the tests again", "run", RUN_TESTS)
         yield Step("start the server", "run", START_SERVER)
         yield Step("call the server", "run", CALL_SERVER)
         yield Step("write the report", "write", path="/work/report.md", content=self._report())
 
-    def observe(self, result: ExecResult) -> str:
-        """Take in what a command did, and say it in a few words."""
+    def observe(self, result: ExecResult) -> None:
+        """Take in what a command did."""
         self._seen.append(result)
-        said = (result.stdout or result.stderr).strip().splitlines()
-        return f"exit {result.exit_code}" + (f": {said[-1]}" if said else "")
 
     @property
     def _last(self) -> ExecResult:
@@ -73,8 +62,8 @@ class Agent:
         return f"# Report\n\nThe service answers: {self._last.stdout}\nExit codes on the way: {codes}\n"
 
 
-def main() -> int:
-    """Run the story and return an exit code."""
+def main() -> None:
+    """Tell the story."""
     with Client() as client:
         with timed("create the sandbox") as words:
             sandbox = Sandbox.create(
@@ -86,7 +75,7 @@ def main() -> int:
             words.append(sandbox.id)
         create_s = words.elapsed_s
         try:
-            set_up(sandbox)
+            set_up(sandbox, PIP_INSTALL)
             work(sandbox)
             with timed("read the report") as words:
                 report = sandbox.filesystem.read_text("/work/report.md")
@@ -96,24 +85,6 @@ def main() -> int:
                 sandbox.delete()  # results are collected; nothing of it costs anything from here on
         print(f"\n{report}")
         compare(client, create_s)
-    return 0
-
-
-def set_up(sandbox: Sandbox) -> None:
-    """Do the expensive part once: the checkout and the dependencies stay for the whole run."""
-    with tempfile.TemporaryDirectory() as folder:
-        with timed("make a repository and a package"):
-            bundle, wheel = make_repository(Path(folder)), make_wheel(Path(folder))
-        with timed("upload both") as words:
-            sent = sandbox.filesystem.upload(bundle, "/root/service.bundle").bytes
-            sent += sandbox.filesystem.upload(wheel, f"/root/wheels/{wheel.name}").bytes
-            words.append(f"{sent} bytes")
-    with timed("clone the repository"):
-        sandbox.exec("git clone --quiet --branch main /root/service.bundle /work", check=True)
-    with timed("install the dependencies"):
-        # The sandbox is the environment: there is no other program on it that pip could break.
-        install = "pip install --quiet --no-index --find-links /root/wheels --break-system-packages"
-        sandbox.exec(f"{install} --root-user-action ignore -r /work/requirements.txt", check=True, timeout_seconds=300)
 
 
 def work(sandbox: Sandbox) -> None:
@@ -126,7 +97,8 @@ def work(sandbox: Sandbox) -> None:
                 words.append(step.path)
             else:
                 result = sandbox.exec(step.command, timeout_seconds=120)
-                words.append(agent.observe(result))
+                agent.observe(result)
+                words.append(brief(result))
 
 
 def compare(client: Client, create_s: float) -> None:
@@ -135,29 +107,5 @@ def compare(client: Client, create_s: float) -> None:
     print(f"create: {create_s:.2f} s, where a cold boot of the same template took {boot_s:.1f} s.")
 
 
-class Words(list[str]):
-    """What is said of a step when it has ended, and how long it took."""
-
-    elapsed_s: float = 0.0
-
-
-@contextmanager
-def timed(name: str) -> Iterator[Words]:
-    """Print a step's name, and its time and result when it has ended."""
-    words = Words()
-    print(f"{name:<32}", end="", flush=True)
-    began = time.monotonic()
-    try:
-        yield words
-    except BaseException:
-        print("failed")
-        raise
-    words.elapsed_s = time.monotonic() - began
-    print(f"{words.elapsed_s:7.2f} s   {' '.join(words)}".rstrip())
-
-
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TorporError as error:
-        sys.exit(f"error: {error.message}" + (f". {error.hint}" if error.hint else ""))
+    run(main)

@@ -1,4 +1,4 @@
-"""What the example works on, made on this machine so that the run needs no internet: a repository and a package."""
+"""What the examples work on, made on this machine so that the runs need no internet: a repository and a package."""
 
 from __future__ import annotations
 
@@ -25,6 +25,42 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         body = greet(self.path.strip("/") or "world").encode()
         self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+'''
+
+# Two ways to put the comma in. Only the tests tell which is right.
+FIXED_SERVICE = SERVICE.replace('f"{HELLO} {name}{EXCLAMATION}"', 'f"{HELLO}, {name}{EXCLAMATION}"')
+JOINED_SERVICE = SERVICE.replace('f"{HELLO} {name}{EXCLAMATION}"', '", ".join((HELLO, name, EXCLAMATION))')
+
+# An interpreter that keeps its memory from one step to the next.
+INTERPRETER = '''"""Runs the Python that is posted to it, always in the same memory, and answers what that printed."""
+
+import contextlib
+import io
+import sys
+import traceback
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+memory = {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        code, said, status = self.rfile.read(int(self.headers["Content-Length"])), io.StringIO(), 200
+        try:
+            with contextlib.redirect_stdout(said):
+                exec(code, memory)
+        except Exception:
+            said.write(traceback.format_exc())
+            status = 422
+        body = said.getvalue().encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
