@@ -54,7 +54,9 @@ def template_home() -> Path:
     from torpor.host.bake import build_template
 
     home = Path(os.environ.get("TORPOR_TEST_HOME") or ROOT / "build" / "test-home")
-    asyncio.run(build_template(home, "base"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORPOR_VOLUME", "off")  # so that they can be copied without a mount
+        asyncio.run(build_template(home, "base"))
     return home
 
 

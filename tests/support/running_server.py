@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torpor import Client, Retry
+from torpor.kit.files import clone
+from torpor.storage.volume import VolumeConfig, use_volume
 
 STOP_PATIENCE_S = 60
 # The remembered verdict on KVM, which takes some seconds to reach.
@@ -27,6 +29,12 @@ class RunningServer:
     home: Path
     url: str
     key: str
+
+    @property
+    def data(self) -> Path:
+        """Where its templates, snapshots and sandboxes are: a volume in its home, or the home itself."""
+        volume = self.home / "volume"
+        return volume if volume.is_mount() else self.home
 
     def client(self, *, request_timeout: float | None = None, retry: Retry | None = None) -> Client:
         """Return a new client of it; the caller closes it."""
@@ -61,11 +69,18 @@ def serving(home: Path) -> Iterator[RunningServer]:
             process.wait(STOP_PATIENCE_S)
 
 
-def home_sharing_templates(template_home: Path, home: Path) -> Path:
-    """Make a data directory whose images and templates are those of another, and return it."""
+def home_sharing_templates(
+    template_home: Path, home: Path, config: VolumeConfig | None = None, *, names: Collection[str] = ("base",)
+) -> Path:
+    """Make a data directory with the images and a copy of the named templates of another, and return it."""
     home.mkdir(mode=0o700)
-    for name in ("images", "templates"):
-        (home / name).symlink_to(template_home / name)
+    (home / "images").symlink_to(template_home / "images")
     if (template_home / ACCELERATOR).exists():
         shutil.copy(template_home / ACCELERATOR, home)
+    with use_volume(home, config) as layout:
+        for part in [part for name in names for part in (template_home / "templates" / name).iterdir()]:
+            target = layout.templates / part.parent.name / part.name
+            target.parent.mkdir(exist_ok=True)
+            clone(part, target)
+            shutil.copystat(part, target)
     return home

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from guests import machines_of
 from running_server import RunningServer
 from torpor import Client, Sandbox
 from torpor.errors import Conflict, NotFound, OutcomeUnknown, SandboxLost, TorporError
@@ -21,33 +22,9 @@ BEGIN_AND_STAY = "echo begun; exec sleep 600"
 
 
 def machine_of(sandbox: Sandbox) -> int:
-    """Return the process that runs a sandbox's machine: QEMU, with a file of the sandbox open."""
-    (pid,) = [
-        pid for pid in processes_named("qemu-system") if any(f"/{sandbox.id}/" in name for name in open_files(pid))
-    ]
+    """Return the process that runs a sandbox's machine."""
+    (pid,) = machines_of(sandbox)
     return pid
-
-
-def processes_named(beginning: str) -> list[int]:
-    """Return the processes of this machine whose program's name begins so."""
-    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return [pid for pid in numbers if read(f"/proc/{pid}/comm").startswith(beginning)]
-
-
-def read(path: str) -> str:
-    """Return the text of a file of /proc; empty if its process has ended."""
-    try:
-        return Path(path).read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def open_files(pid: int) -> list[str]:
-    """Return the names of a process's open files; none if it has ended."""
-    try:
-        return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def test_a_machine_that_is_killed_ends_its_commands_and_loses_its_sandbox(fresh_sandbox: Sandbox) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from running_server import RunningServer, serving
 from torpor import Client, Retry, Sandbox
 from torpor.errors import TorporError
+from torpor.storage.volume import use_volume
 
 ONE_TRY = Retry(attempts=1)
 CREATES = 8
@@ -28,12 +29,17 @@ def processes_of(home: Path) -> list[str]:
 
 
 def mounts_of(home: Path) -> list[str]:
-    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{home}/" in line]
+    """Return what is mounted in a data directory, but for its volume."""
+    volume = f" {home / 'volume'} "
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if f"{home}/" in line and volume not in line]
 
 
 def remains_of(home: Path) -> list[str]:
     """Return the files of sandboxes, and drafts, in a data directory."""
-    return [str(path.relative_to(home)) for path in [*(home / "sandboxes").iterdir(), *home.glob(".*")]]
+    with use_volume(home) as layout:
+        drafts = [*home.glob(".*"), *layout.snapshots.glob(".*"), *layout.templates.glob(".*")]
+        return [str(path) for path in [*layout.sandboxes.iterdir(), *drafts]]
 
 
 def create_and_kill(running: RunningServer) -> list[Future[Sandbox]]:
@@ -82,6 +88,30 @@ def test_a_server_that_is_asked_to_end_ends_its_machines_first(fresh_home: Path)
         assert running.stop() == 0
         assert processes_of(fresh_home) == []
         assert mounts_of(fresh_home) == []
+        assert not (fresh_home / "volume").is_mount()
+        assert remains_of(fresh_home) == []
+
+
+def test_a_server_killed_in_the_middle_of_hibernations_finds_each_sandbox_asleep_or_lost(fresh_home: Path) -> None:
+    with serving(fresh_home) as running, running.client(retry=ONE_TRY) as client:
+        sandboxes = [Sandbox.create(client=client, ttl_seconds=600) for _ in range(6)]
+        for sandbox in sandboxes:
+            sandbox.filesystem.write("/root/who", sandbox.id)
+        with ThreadPoolExecutor(len(sandboxes)) as pool:
+            asked = {pool.submit(sandbox.hibernate): sandbox.id for sandbox in sandboxes}
+            wait(asked, return_when="FIRST_COMPLETED")
+            running.kill()
+            wait(asked)
+        told = {id for future, id in asked.items() if future.exception() is None}
+
+    with serving(fresh_home) as running, running.client() as client:
+        states = {sandbox.id: sandbox for sandbox in Sandbox.list(client=client)}
+        assert {sandbox.state for sandbox in states.values()} <= {"hibernated", "failed"}
+        assert {states[id].state for id in told} == {"hibernated"}, "what was told to sleep sleeps"
+        for sandbox in states.values():
+            if sandbox.state == "hibernated":
+                assert sandbox.filesystem.read_text("/root/who") == sandbox.id
+            sandbox.delete()
         assert remains_of(fresh_home) == []
 
 
