@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from torpor.errors import Busy, Failed, NotFound, OutcomeUnknown, SandboxLost, Unavailable
 from torpor.guest.client import Guest
@@ -20,6 +21,23 @@ from torpor.vmm.driver import Machine, Place
 
 # Connects to the guest agent at the other end of a machine's channel; raises RestoreFailed if it does not answer.
 ConnectGuest = Callable[[socket.socket], Awaitable[Guest]]
+
+
+def moved(base: Frozen, place: Place, to: Place) -> Frozen:
+    """Rename the folder of a place, where nothing is yet, and return the base in it as it is found then.
+
+    Raises OSError.
+    """
+    place.folder.rename(to.folder)
+    return dataclasses.replace(base, folder=to.folder / base.folder.name)
+
+
+async def ended(machine: Machine, guest: Guest, discard: Callable[[], None]) -> None:
+    """Close the line to a guest, end its machine, and discard what they leave; each also if the one before fails."""
+    async with AsyncExitStack() as undo:
+        undo.callback(discard)
+        undo.push_async_callback(machine.aclose)
+        undo.push_async_callback(guest.aclose)
 
 
 @dataclass(slots=True)
@@ -62,20 +80,12 @@ class Incarnation:
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
-        self.place.folder.rename(place.folder)
-        self.base = dataclasses.replace(self.base, folder=place.folder / self.base.folder.name)
-        self.place = place
+        self.base, self.place = moved(self.base, self.place, place), place
         self.machine.move(place)
 
     async def aclose(self) -> None:
         """End the machine and remove what it wrote. Idempotent, and not cut short by cancellation."""
-        await shielded(self._end())
-
-    async def _end(self) -> None:
-        async with AsyncExitStack() as undo:
-            undo.callback(remove_tree, self.place.folder)
-            undo.push_async_callback(self.machine.aclose)
-            undo.push_async_callback(self.guest.aclose)
+        await shielded(ended(self.machine, self.guest, partial(remove_tree, self.place.folder)))
 
 
 @dataclass(slots=True)
@@ -92,9 +102,7 @@ class Sleeper:
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
-        self.place.folder.rename(place.folder)
-        self.base = dataclasses.replace(self.base, folder=place.folder / self.base.folder.name)
-        self.place = place
+        self.base, self.place = moved(self.base, self.place, place), place
 
     async def hang_up(self) -> None:
         """End the calls that wait for it to wake. Idempotent."""

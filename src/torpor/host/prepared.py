@@ -6,12 +6,13 @@ import asyncio
 import dataclasses
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from torpor.errors import RestoreFailed, Unsupported
 from torpor.guest.client import Guest
 from torpor.host.choice import ChooseDriver
 from torpor.host.hardware import hardware_of
-from torpor.host.live import ConnectGuest
+from torpor.host.live import ConnectGuest, ended, moved
 from torpor.host.sleep import BASE, clear
 from torpor.host.trouble import translated
 from torpor.kit.files import clone, remove_tree
@@ -47,9 +48,8 @@ class Prepared:
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises RestoreFailed if it cannot be taken."""
         with translated(RestoreFailed, _NO_PLACE):
-            self.place.folder.rename(place.folder)
+            self.base = moved(self.base, self.place, place)
         self.place = place
-        self.base = dataclasses.replace(self.base, folder=place.folder / BASE)
         self.machine.move(place)
 
     async def stand_by(self) -> None:
@@ -68,13 +68,8 @@ class Prepared:
 
     async def aclose(self) -> None:
         """End the machine and remove what is its own. Idempotent, and not cut short by cancellation."""
-        await shielded(self._end())
-
-    async def _end(self) -> None:
-        async with AsyncExitStack() as undo:
-            undo.callback(clear if self.lasting else remove_tree, self.place.folder)
-            undo.push_async_callback(self.machine.aclose)
-            undo.push_async_callback(self.guest.aclose)
+        discard = partial(clear if self.lasting else remove_tree, self.place.folder)
+        await shielded(ended(self.machine, self.guest, discard))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torpor.errors import Failed, OutOfSpace
-from torpor.storage.room import is_full
+from torpor.kit.files import is_full
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torpor.kit.mounts import unmount_below
 
 # linux/fs.h: _IOW(0x94, 9, int). Shares the source's blocks with the target until one of them is written.
 _FICLONE = 0x40049409
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_REFLINK = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS}
 
 # What is copied by hand at once.
@@ -28,6 +29,11 @@ _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 # Names that begin so are litter if they are found at start: drafts never published, trees being removed.
 DRAFT_PREFIX = ".draft-"
 TRASH_PREFIX = ".trash-"
+
+
+def is_full(error: OSError) -> bool:
+    """Tell whether an error means that the disk, or what its owner may use of it, is full."""
+    return error.errno in _FULL
 
 
 def fsync_path(path: Path) -> None:

@@ -18,15 +18,15 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from torpor.errors import FreezeFailed, SnapshotCorrupt
+from torpor.errors import SnapshotCorrupt
 from torpor.kit.extents import changed_runs
 from torpor.kit.files import allocated_bytes, fsync_path, replaced_folder, sha256_of, write_new
 from torpor.kit.runs import Run, Written
@@ -34,7 +34,7 @@ from torpor.kit.sums import first_difference, sums_of, updated
 from torpor.model.snapshot import Snapshot
 from torpor.model.template import Template
 from torpor.storage.manifest import Manifest, Part, parse_manifest, print_manifest
-from torpor.storage.room import is_full, out_of_space
+from torpor.storage.room import written
 
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +94,7 @@ def seal(draft: Path, changes: Changes | None = None) -> Sealed:
     With `changes` only the checksums of what changed are computed. Blocks; meant for a thread. Raises OutOfSpace where
     the host's disk is full, FreezeFailed.
     """
-    with _translated(draft), ThreadPoolExecutor(max_workers=len(_SUMS) + 2) as threads:
+    with written(draft, "the snapshot could not be written"), ThreadPoolExecutor(max_workers=len(_SUMS) + 2) as threads:
         for part in (MEMORY, STATE, DISK):
             (draft / part).chmod(0o400)
         # The kernel writes the memory out while its checksums are computed.
@@ -150,7 +150,7 @@ def _stamp(path: Path, small: bool) -> Part:
 
 def write_record(draft: Path, record: Template | Snapshot, sealed: Sealed) -> None:
     """Write the manifest of a sealed draft, and make the draft durable. Raises OutOfSpace, FreezeFailed."""
-    with _translated(draft):
+    with written(draft, "the snapshot could not be written"):
         write_new(draft / MANIFEST, print_manifest(Manifest(record, sealed.parts)).encode(), mode=0o400)
         fsync_path(draft)
 
@@ -263,14 +263,3 @@ def link_parts(source: Path, folder: Path) -> None:
     with replaced_folder(folder) as draft:
         for part in PARTS:
             os.link(source / part, draft / part)
-
-
-@contextmanager
-def _translated(draft: Path) -> Iterator[None]:
-    """Raise what the host's file system says about a draft as OutOfSpace or FreezeFailed."""
-    try:
-        yield
-    except OSError as error:
-        if is_full(error):
-            raise out_of_space(draft) from error
-        raise FreezeFailed(f"the snapshot could not be written: {error}", hint="look at the host's disk") from error

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from torpor.errors import OutOfSpace
+from torpor.errors import FreezeFailed, OutOfSpace
+from torpor.kit.files import is_full
 
 MIB, GIB = 1024**2, 1024**3
 # Left free for the records, the logs, and whoever else uses the disk.
 RESERVE = 256 * MIB
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
+@contextmanager
+def written(place: Path, failure: str) -> Iterator[None]:
+    """Raise what the host's file system says in the block as OutOfSpace, with figures of `place`, or as FreezeFailed.
 
-def is_full(error: OSError) -> bool:
-    """Tell whether an error means that the host's disk, or what its owner may use of it, is full."""
-    return error.errno in _FULL
+    `failure`: what did not work, for the beginning of a sentence.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise out_of_space(place) from error
+        raise FreezeFailed(f"{failure}: {error}", hint="look at the host's disk") from error
 
 
 def out_of_space(place: Path, wanted: int = 0) -> OutOfSpace:

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import structlog
 
-from torpor.errors import Conflict, FreezeFailed, NotFound, OutOfSpace, SnapshotCorrupt, Unsupported
+from torpor.errors import Conflict, NotFound, SnapshotCorrupt, Unsupported
 from torpor.kit.files import aside, fsync_path, remove_tree
 from torpor.model.ids import SnapshotId, is_snapshot_id
 from torpor.model.snapshot import Snapshot
 from torpor.storage import frozen
 from torpor.storage.frozen import MANIFEST, Frozen, Sealed
 from torpor.storage.layout import Layout
-from torpor.storage.room import is_full, out_of_space
+from torpor.storage.room import written
 
 _log = structlog.get_logger(__name__)
 
+_NOT_PUBLISHED = "the snapshot could not be published"
 _MEND = "delete it, and go back to another snapshot; `torpor snapshots` lists them"
 
 
@@ -58,10 +59,8 @@ class Snapshots:
         if snapshot in self:
             raise _is_there(snapshot)
         with ExitStack() as undo:
-            try:
+            with written(self._folder, _NOT_PUBLISHED):
                 draft = undo.enter_context(aside(self.path(snapshot)))
-            except OSError as error:
-                raise self._translated(error) from error
             yield draft
 
     def publish(self, draft: Path, snapshot: SnapshotId) -> None:
@@ -69,13 +68,14 @@ class Snapshots:
 
         Raises Conflict if there is a snapshot of that id, OutOfSpace, FreezeFailed.
         """
-        try:
-            draft.rename(self.path(snapshot))
+        with written(self._folder, _NOT_PUBLISHED):
+            try:
+                draft.rename(self.path(snapshot))
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise _is_there(snapshot) from error
+                raise
             self._settle(snapshot)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise _is_there(snapshot) from error
-            raise self._translated(error) from error
 
     def _settle(self, snapshot: SnapshotId) -> None:
         """Make the rename durable; what cannot be is taken back, as it would be there without anybody's knowing."""
@@ -84,11 +84,6 @@ class Snapshots:
         except BaseException:
             remove_tree(self.path(snapshot))
             raise
-
-    def _translated(self, error: OSError) -> OutOfSpace | FreezeFailed:
-        if is_full(error):
-            return out_of_space(self._folder)
-        return FreezeFailed(f"the snapshot could not be published: {error}", hint="look at the host's disk")
 
     def get(self, snapshot: SnapshotId) -> Snapshot:
         """Return a snapshot by its manifest alone. Raises NotFound, SnapshotCorrupt, Unsupported."""

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from torpor.errors import FreezeFailed, OutOfSpace
 from torpor.kit.extents import data_runs
+from torpor.kit.files import is_full
 from torpor.kit.runs import Run
 
 PAGE = mmap.PAGESIZE
@@ -31,7 +32,7 @@ def saving_memory_of(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         what = f"the memory of {name} was not saved"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise OutOfSpace(f"{what}: the host's disk is full", hint="free space in the data directory") from error
         raise FreezeFailed(f"{what}: {error}") from error
 
