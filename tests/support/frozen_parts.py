@@ -13,7 +13,7 @@ from torpor.model.ids import SandboxId, SnapshotId, TemplateName
 from torpor.model.snapshot import Cost, Kind, Snapshot
 from torpor.model.template import Fingerprint, Template
 from torpor.storage import snapshots, templates
-from torpor.storage.frozen import DISK, MEMORY, STATE, Changes, seal
+from torpor.storage.frozen import DISK, MEMORY, STATE, Changes, read, seal
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
@@ -73,7 +73,7 @@ def fill_over(base: Path, draft: Path, at: int, data: bytes) -> Changes:
             file.write(data)
     (draft / STATE).write_bytes(os.urandom(5000))
     run: Run = (at // PAGE * PAGE, -(-len(data) // PAGE) * PAGE)
-    return Changes(base, Written(run[1], (run,), used=(run,)))
+    return Changes(read(base), Written(run[1], (run,), used=(run,)))
 
 
 def publish_template(layout: Layout, template: Template | None = None) -> Template:

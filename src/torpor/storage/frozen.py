@@ -70,12 +70,12 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a draft differs in from the frozen guest in the folder `base`, of whose memory it has a changed copy.
+    """What a draft differs in from the frozen guest `base`, of whose memory it has a changed copy.
 
     `shares`: that copy was made by sharing blocks.
     """
 
-    base: Path
+    base: Frozen
     memory: Written
     shares: bool = True
 
@@ -127,19 +127,20 @@ def _changed(path: Path, part: str, changes: Changes | None) -> Sequence[Run] | 
     """Return what of a part differs from its base, None where that cannot be told."""
     if part == DISK:
         fsync_path(path)  # what of it is shared is known once it is on disk
-        return changed_runs(path, changes.base / part) if changes else None
+        return changed_runs(path, changes.base.folder / part) if changes else None
     return changes.memory.runs if changes else None
 
 
-def _trusted_sums(base: Path, name: str) -> bytes | None:
+def _trusted_sums(base: Frozen, name: str) -> bytes | None:
     """Return checksums of the base, or None where they are not what its manifest says: then all are computed anew."""
+    folder = str(base.folder)
     try:
-        part, sums = read(base).parts[name], (base / name).read_bytes()
-        if hashlib.sha256(sums).hexdigest() == part.sha256:
+        sums = (base.folder / name).read_bytes()
+        if hashlib.sha256(sums).hexdigest() == base.parts[name].sha256:
             return sums
-        _log.warning("checksums are damaged, so all are computed", folder=str(base), part=name)
-    except (SnapshotCorrupt, OSError) as error:
-        _log.warning("checksums cannot be read, so all are computed", folder=str(base), part=name, error=str(error))
+        _log.warning("checksums are damaged, so all are computed", folder=folder, part=name)
+    except OSError as error:
+        _log.warning("checksums cannot be read, so all are computed", folder=folder, part=name, error=str(error))
     return None
 
 

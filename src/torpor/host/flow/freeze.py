@@ -103,7 +103,7 @@ async def _copy(incarnation: Incarnation, draft: Path, *, shares: bool) -> Chang
     await incarnation.machine.save_state(draft / STATE)
     written = await incarnation.machine.save_memory(draft / MEMORY, like=incarnation.base.folder / MEMORY)
     await _in_thread(clone, incarnation.place.folder / DISK, draft / DISK)
-    return Changes(incarnation.place.folder / BASE, written, shares)
+    return Changes(incarnation.base, written, shares)
 
 
 def _publish(
