@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 _INFO = "many-1.0.dist-info"
@@ -26,10 +26,9 @@ def a_wheel(folder: Path, *, files: int) -> Path:
 
 def pip_as_zip(folder: Path) -> Path:
     """Put this interpreter's pip into one file that Python can import from."""
-    found = importlib.util.find_spec("pip")
-    assert found is not None
-    assert found.origin is not None
-    package = Path(found.origin).parent
+    # By its records, not through the import system: setuptools hooks the import of `pip` and warns about distutils.
+    package = Path(str(distribution("pip").locate_file("pip")))
+    assert package.is_dir()
     made = folder / "pip.zip"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in package.rglob("*"):
