@@ -9,9 +9,22 @@ import pytest
 from torpor.control.service.shelf import Shelf, superfluous
 from torpor.control.store.contract import SnapshotRecord
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
+from torpor.model.lifecycle import State
+from torpor.model.sandbox import Care, Sandbox
 from torpor.model.snapshot import Kind
 
 ONE = SnapshotId("snp-1111111111111111")
+OWNER = Sandbox(
+    id=SandboxId("sbx-1"),
+    workspace=WorkspaceId("default"),
+    template=TemplateName("base"),
+    state=State.RUNNING,
+    created_at=datetime(2030, 1, 1, tzinfo=UTC),
+    cpu=1,
+    memory_mb=512,
+    disk_gb=8,
+    care=Care(checkpoint_keep=2),
+)
 
 
 def shot(number: int, kind: Kind) -> SnapshotRecord:
@@ -40,14 +53,16 @@ def shot(number: int, kind: Kind) -> SnapshotRecord:
         ("hhh", True, [1, 2]),
         ("chfchf", True, [4, 5]),
         ("chfchf", False, [1, 2, 4, 5]),
+        ("aaca", True, [3]),
+        ("aaca", False, [0, 1, 3]),
     ],
 )
-def test_of_each_automatic_kind_the_newest_is_kept_as_long_as_its_sandbox(
+def test_of_each_kind_that_comes_by_itself_the_newest_are_kept_as_long_as_their_sandbox(
     kinds: str, living: bool, spare: list[int]
 ) -> None:
-    of = {"c": Kind.CHECKPOINT, "h": Kind.HIBERNATION, "f": Kind.FORK}
+    of = {"c": Kind.CHECKPOINT, "h": Kind.HIBERNATION, "f": Kind.FORK, "a": Kind.AUTOMATIC}
     kept = [shot(number, of[letter]) for number, letter in enumerate(kinds)]
-    assert superfluous(kept, living=living) == [kept[number] for number in spare]
+    assert superfluous(kept, OWNER if living else None) == [kept[number] for number in spare]
 
 
 def test_a_snapshot_is_in_use_until_its_last_user_is_done() -> None:

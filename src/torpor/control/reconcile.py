@@ -145,7 +145,7 @@ async def reconcile_snapshots(plane: Plane) -> int:
     """
     # Snapshots first: whose sandbox is not among the living after that is deleted, and not about to be made.
     recorded = await plane.store.every_snapshot()
-    living = {sandbox.id for sandbox in await plane.store.living()}
+    living = {sandbox.id: sandbox for sandbox in await plane.store.living()}
     there = await plane.host.snapshots()
     found = {frozen.id: SandboxId(frozen.sandbox) for frozen in there.items}
     owners = {record.id: record.sandbox for record in recorded}
@@ -153,7 +153,7 @@ async def reconcile_snapshots(plane: Plane) -> int:
     found |= {one: owners[SnapshotId(one)] for one in there.unreadable if one in owners}
     differing = {(found | owners)[one] for one in owners.keys() ^ found.keys()}
     of_each = {owner: [record for record in recorded if record.sandbox == owner] for owner in set(owners.values())}
-    untidy = {owner for owner, kept in of_each.items() if superfluous(kept, living=owner in living)}
+    untidy = {owner for owner, kept in of_each.items() if superfluous(kept, living.get(owner))}
     mended = 0
     for owner in sorted(differing | untidy):
         if not plane.gate.is_busy(owner):

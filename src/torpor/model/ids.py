@@ -9,11 +9,13 @@ from typing import NewType
 
 SandboxId = NewType("SandboxId", str)
 SnapshotId = NewType("SnapshotId", str)
+JobId = NewType("JobId", str)
 WorkspaceId = NewType("WorkspaceId", str)
 TemplateName = NewType("TemplateName", str)
 
 SANDBOX_ID = re.compile(r"sbx-[0-9a-z]{16}")
 SNAPSHOT_ID = re.compile(r"snp-[0-9a-z]{16}")
+JOB_ID = re.compile(r"job-[0-9a-z]{16}")
 TEMPLATE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 # No vowels and no look-alikes: ids are read aloud and never spell a word.
@@ -31,6 +33,11 @@ def new_snapshot_id() -> SnapshotId:
     return SnapshotId("snp-" + _random())
 
 
+def new_job_id() -> JobId:
+    """Return a fresh job id, `job-` and 16 random characters (about 78 bits)."""
+    return JobId("job-" + _random())
+
+
 def sandbox_id_from(*origin: str) -> SandboxId:
     """Return the sandbox id that belongs to `origin`: the same words always give the same id."""
     return SandboxId("sbx-" + _derived(origin))
@@ -39,6 +46,11 @@ def sandbox_id_from(*origin: str) -> SandboxId:
 def snapshot_id_from(*origin: str) -> SnapshotId:
     """Return the snapshot id that belongs to `origin`: the same words always give the same id."""
     return SnapshotId("snp-" + _derived(origin))
+
+
+def job_id_from(*origin: str) -> JobId:
+    """Return the job id that belongs to `origin`: the same words always give the same id."""
+    return JobId("job-" + _derived(origin))
 
 
 def _random() -> str:
@@ -64,6 +76,11 @@ def is_sandbox_id(text: str) -> bool:
 def is_snapshot_id(text: str) -> bool:
     """Tell whether `text` has the form of a snapshot id (not whether there is such a snapshot)."""
     return SNAPSHOT_ID.fullmatch(text) is not None
+
+
+def is_job_id(text: str) -> bool:
+    """Tell whether `text` has the form of a job id (not whether there is such a job)."""
+    return JOB_ID.fullmatch(text) is not None
 
 
 def is_template_name(text: str) -> bool:

@@ -5,9 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
+
+
+class OnIdle(StrEnum):
+    """What becomes of a sandbox that has been idle for its idle time."""
+
+    HIBERNATE = "hibernate"
+    DELETE = "delete"
+
+
+class OnCrash(StrEnum):
+    """What becomes of a sandbox whose machine has died: it is left `failed`, or put back to its last snapshot."""
+
+    FAIL = "fail"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What the server does for a sandbox of its own accord.
+
+    `idle_timeout_seconds`: after so long without anything in flight `on_idle` is done (None: never). A checkpoint is
+    taken every `checkpoint_every_seconds` of running, and after every `checkpoint_every_execs` commands (None: not);
+    the newest `checkpoint_keep` of these are kept.
+    """
+
+    idle_timeout_seconds: int | None = None
+    on_idle: OnIdle = OnIdle.HIBERNATE
+    on_crash: OnCrash = OnCrash.FAIL
+    checkpoint_every_seconds: int | None = None
+    checkpoint_every_execs: int | None = None
+    checkpoint_keep: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +69,4 @@ class Sandbox:
     parent: SandboxId | None = None
     from_snapshot: SnapshotId | None = None
     last_snapshot: SnapshotId | None = None
+    care: Care = Care()

@@ -16,16 +16,20 @@ SNAPSHOT_FORMAT = 1
 class Kind(StrEnum):
     """What a snapshot was taken for.
 
-    A `checkpoint` was asked for and is kept until somebody deletes it. A `hibernation` is what a sandbox sleeps in, a
-    `fork` what children were made from: of each of these a sandbox keeps the newest, and none outlives it.
+    A `checkpoint` was asked for and is kept until somebody deletes it. The others come about by themselves, and none
+    outlives its sandbox: an `automatic` one is a checkpoint that the server takes now and then, of which the newest few
+    are kept; a `hibernation` is what a sandbox sleeps in, a `fork` what children were made from, and of each of these
+    the newest is kept.
     """
 
     CHECKPOINT = "checkpoint"
+    AUTOMATIC = "automatic"
     HIBERNATION = "hibernation"
     FORK = "fork"
 
 
-AUTOMATIC = frozenset({Kind.HIBERNATION, Kind.FORK})
+# Those that nobody asked to be kept.
+TRANSIENT = frozenset({Kind.AUTOMATIC, Kind.HIBERNATION, Kind.FORK})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -16,6 +16,10 @@ MAX_COLLECTED_BYTES = 32 * 1024 * 1024
 MAX_TTL_SECONDS = 30 * 24 * 3600
 # Where a create says nothing of the end of its sandbox.
 DEFAULT_TTL_SECONDS = 3600
+
+# A command's input that is sent later, in one request; the next one takes the next part.
+MAX_INPUT_BYTES = 16 * 1024 * 1024
+MAX_CHECKPOINTS_KEPT = 100
 
 MAX_METADATA = 64
 # Children of one fork.
@@ -36,7 +40,13 @@ class Strict(BaseModel):
 
 
 class CreateSandbox(Strict):
-    """`POST /v1/sandboxes`. `ttl_seconds` counts from creation; `persistent` means no end and excludes a ttl."""
+    """`POST /v1/sandboxes`. `ttl_seconds` counts from creation; `persistent` means no end and excludes a ttl.
+
+    `idle_timeout_seconds`: after so long with nothing in flight `on_idle` is done to it (null: never). `on_crash`: what
+    becomes of it if its machine dies: it is `failed`, or put back to its last snapshot. A checkpoint is taken every
+    `checkpoint_every_seconds` of running and after every `checkpoint_every_execs` commands (null: not), and of these
+    the newest `checkpoint_keep` are kept.
+    """
 
     template: str = Field(default="base", min_length=1, max_length=63)
     ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
@@ -48,6 +58,12 @@ class CreateSandbox(Strict):
     memory_mb: int | None = Field(default=None, ge=1)
     disk_gb: int | None = Field(default=None, ge=1)
     network: Literal["none", "internet"] | None = None
+    idle_timeout_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
+    on_idle: Literal["hibernate", "delete"] = "hibernate"
+    on_crash: Literal["fail", "restore"] = "fail"
+    checkpoint_every_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
+    checkpoint_every_execs: int | None = Field(default=None, ge=1, le=1_000_000)
+    checkpoint_keep: int = Field(default=3, ge=1, le=MAX_CHECKPOINTS_KEPT)
 
 
 class CreateFromSnapshot(CreateSandbox):
@@ -72,10 +88,11 @@ class TakeSnapshot(Strict):
 class SnapshotView(BaseModel):
     """A snapshot as clients see it: a complete checkpoint of one sandbox, in memory and on disk.
 
-    `kind`: `checkpoint` (asked for; kept until deleted), `hibernation` or `fork` (of each the newest is kept, as long
-    as its sandbox). `size_bytes`: what it takes up on disk beyond what it shares with its `parent_id`. `pause_ms`: how
-    long the guest stood still for it; `took_ms`: until it was durable but for its name. `dirty_bytes`: memory the guest
-    had written; `written_bytes`: how much of that was new.
+    `kind`: `checkpoint` (asked for; kept until deleted), `automatic` (the newest few are kept), `hibernation` or
+    `fork` (of each the newest is kept); none but the first outlives its sandbox. `size_bytes`: what it takes up on disk
+    beyond what it shares with its `parent_id`. `pause_ms`: how long the guest stood still for it; `took_ms`: until it
+    was durable but for its name. `dirty_bytes`: memory the guest had written; `written_bytes`: how much of that was
+    new.
     """
 
     id: str
@@ -161,6 +178,12 @@ class SandboxView(BaseModel):
     boot_ms: int | None = None
     boot_mode: str = "restore"
     reason: str | None = None
+    idle_timeout_seconds: int | None = None
+    on_idle: str = "hibernate"
+    on_crash: str = "fail"
+    checkpoint_every_seconds: int | None = None
+    checkpoint_every_execs: int | None = None
+    checkpoint_keep: int = 3
 
 
 class SandboxPage(BaseModel):
@@ -181,7 +204,7 @@ class Forked(BaseModel):
 
 
 class Lifecycle(BaseModel):
-    """`GET .../lifecycle`: how long a sandbox lives. `idle_seconds` is None: idleness does not end it."""
+    """`GET .../lifecycle`: how long a sandbox lives. `idle_seconds`: its idle time (None: idleness changes nothing)."""
 
     ttl_seconds: int | None
     persistent: bool
@@ -190,11 +213,14 @@ class Lifecycle(BaseModel):
 
 
 class LifecycleChange(Strict):
-    """`PATCH .../lifecycle`: a new ttl, counted from now, or `persistent`, which means no end."""
+    """`PATCH .../lifecycle`: a new ttl, counted from now, or `persistent`, which means no end; a new idle time.
+
+    `idle_seconds` 0 means that idleness changes nothing any more.
+    """
 
     ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
     persistent: bool | None = None
-    idle_seconds: int | None = Field(default=None, ge=1)
+    idle_seconds: int | None = Field(default=None, ge=0, le=MAX_TTL_SECONDS)
 
 
 class ExecCommand(Strict):
@@ -204,6 +230,9 @@ class ExecCommand(Strict):
     command's own running time (None: no bound). `stdin` is text, `stdin_base64` bytes; without either the command reads
     end-of-file. `encoding`: how a stream's chunks are sent; "base64" keeps bytes exact, "text" is UTF-8 with characters
     never split and undecodable bytes replaced.
+
+    With an `Idempotency-Key` the command is a process that outlives the connection: a request that is sent again with
+    the same key and body goes on listening to the same command, from `stdout_from` and `stderr_from` on (in bytes).
     """
 
     cmd: str | list[str]
@@ -214,6 +243,8 @@ class ExecCommand(Strict):
     stdin: str | None = None
     stdin_base64: str | None = None
     encoding: Literal["text", "base64"] = "text"
+    stdout_from: int = Field(default=0, ge=0)
+    stderr_from: int = Field(default=0, ge=0)
 
     @field_validator("cmd", "stdin")
     @classmethod
@@ -224,6 +255,150 @@ class ExecCommand(Strict):
             except UnicodeEncodeError as error:
                 raise ValueError("half a surrogate pair is no character") from error
         return value
+
+
+class StartProcess(ExecCommand):
+    """`POST .../processes`: a command that runs on its own. With `open_stdin` its input stays open for later."""
+
+    open_stdin: bool = False
+
+
+class SendSignal(Strict):
+    """`POST .../processes/{pid}/signal`: to the command's process group, or SIGKILL to all its processes."""
+
+    signal: str = Field(default="SIGKILL", pattern=r"^SIG[A-Z0-9]{1,12}$")
+
+
+class ProcessView(BaseModel):
+    """A command in a sandbox that has an id: it outlives who started it, a hibernation and a restart of the server.
+
+    `state`: `running` or `ended`. `kind`: `exec` (its caller waits for it) or `process`. `stdout_bytes` and
+    `stderr_bytes`: how much it has written; what is before `stdout_start` and `stderr_start` is not kept any more. What
+    is known of its end is null while it runs; `timed_out`: it was killed for outlasting its timeout.
+    """
+
+    id: str
+    sandbox_id: str
+    command: str
+    kind: str
+    state: str
+    user: str | None = None
+    pid: int | None = None
+    started_at: datetime
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    stdout_start: int = 0
+    stderr_start: int = 0
+    exit_code: int | None = None
+    signal: str | None = None
+    oom_killed: bool | None = None
+    timed_out: bool | None = None
+    duration_ms: int | None = None
+
+
+class ProcessList(BaseModel):
+    """`GET .../processes`: what runs, and what has ended and is remembered, oldest first."""
+
+    items: list[ProcessView]
+
+
+class Fed(BaseModel):
+    """`POST .../processes/{pid}/stdin`: how many bytes the command's input took."""
+
+    bytes: int
+
+
+class EventView(BaseModel):
+    """Something that happened. `cursor` is its place in their order; `data` depends on `type` (see docs/events.md)."""
+
+    cursor: str
+    at: datetime
+    type: str
+    sandbox_id: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class EventPage(BaseModel):
+    """Events, oldest first. `next_cursor`, given as `cursor`, asks for what comes after; there may be nothing yet."""
+
+    items: list[EventView]
+    next_cursor: str | None = None
+
+
+class PriceList(BaseModel):
+    """What running costs: for each second, of a vCPU and of a GiB of memory that a sandbox has."""
+
+    vcpu_second: float
+    gib_second: float
+    currency: str = "USD"
+
+
+class UsageView(BaseModel):
+    """What was used from `since` to `until`. Times in seconds, `resident_byte_seconds` in bytes times seconds.
+
+    `running_seconds`, `paused_seconds`, `hibernated_seconds`: how long in each state. `active_share`: running, as a
+    part of all of these. `cpu_seconds`: processor time its machines really took. `disk_bytes`: what it took up last.
+    `cost`: the price of running; `always_on_cost`: of having run all the time it was there; `saved_share`: of that,
+    what was not to be paid.
+    """
+
+    since: datetime
+    until: datetime
+    running_seconds: float = 0.0
+    paused_seconds: float = 0.0
+    hibernated_seconds: float = 0.0
+    active_share: float = 0.0
+    cpu_seconds: float = 0.0
+    resident_byte_seconds: float = 0.0
+    disk_bytes: int = 0
+    cost: float = 0.0
+    always_on_cost: float = 0.0
+    saved_share: float = 0.0
+
+
+class SandboxUsage(UsageView):
+    """What one sandbox used. `deleted_at` is None while it is there."""
+
+    sandbox_id: str
+    name: str | None = None
+    template: str
+    cpu: int
+    memory_mb: int
+    created_at: datetime
+    deleted_at: datetime | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+
+class UsageReport(BaseModel):
+    """`GET /v1/usage`: of all sandboxes that a filter lets through, deleted ones too; `total` is their sum."""
+
+    total: UsageView
+    items: list[SandboxUsage]
+    prices: PriceList
+
+
+class LiveView(BaseModel):
+    """How one sandbox stands at this moment. `in_flight`: how many calls are using it."""
+
+    sandbox_id: str
+    name: str | None = None
+    template: str
+    status: str
+    cpu: int
+    memory_mb: int
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    disk_bytes: int = 0
+    in_flight: int = 0
+    created_at: datetime
+    expires_at: datetime | None = None
+
+
+class LiveList(BaseModel):
+    """`GET /v1/metrics`: how all living sandboxes stand, the newest first. `at`: the moment, for rates."""
+
+    at: datetime
+    items: list[LiveView]
 
 
 class ExecAnswer(BaseModel):

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from torpor.control.store.contract import SnapshotRecord
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
-from torpor.model.snapshot import AUTOMATIC, Cost, Kind
+from torpor.model.sandbox import Sandbox
+from torpor.model.snapshot import TRANSIENT, Cost, Kind
 from torpor.wire import host
 
 
@@ -62,15 +63,19 @@ def record_of(frozen: host.Frozen, workspace: WorkspaceId) -> SnapshotRecord:
     )
 
 
-def superfluous(newest_first: Sequence[SnapshotRecord], *, living: bool) -> list[SnapshotRecord]:
-    """Return which of one sandbox's snapshots nobody needs any more.
+def superfluous(newest_first: Sequence[SnapshotRecord], owner: Sandbox | None) -> list[SnapshotRecord]:
+    """Return which of one sandbox's snapshots nobody needs any more; `owner` is that sandbox, None once it is deleted.
 
-    Of each automatic kind a living sandbox keeps the newest, and a deleted one keeps none.
+    A living sandbox keeps its newest hibernation and fork, and as many automatic checkpoints as it says. A deleted one
+    keeps only what was asked for.
     """
+    left = dict.fromkeys(TRANSIENT, 1 if owner is not None else 0)
+    if owner is not None:
+        left[Kind.AUTOMATIC] = owner.care.checkpoint_keep
     spare: list[SnapshotRecord] = []
-    seen: set[Kind] = set()
     for record in newest_first:
-        if record.kind in AUTOMATIC and (record.kind in seen or not living):
-            spare.append(record)
-        seen.add(record.kind)
+        if record.kind in TRANSIENT:
+            left[record.kind] -= 1
+            if left[record.kind] < 0:
+                spare.append(record)
     return spare

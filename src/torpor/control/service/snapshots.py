@@ -65,8 +65,8 @@ async def tidy(plane: Plane, sandbox_id: SandboxId) -> None:
     """
     async with plane.gate.alone(sandbox_id):
         sandbox = await plane.store.get(sandbox_id)
-        living = sandbox is not None and sandbox.state is not State.DELETED
-        for record in superfluous(await plane.store.snapshots_of(sandbox_id), living=living):
+        owner = sandbox if sandbox is not None and sandbox.state is not State.DELETED else None
+        for record in superfluous(await plane.store.snapshots_of(sandbox_id), owner):
             if not plane.shelf.is_used(record.id):
                 await _drop_or_log(plane, record)
 
