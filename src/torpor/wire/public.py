@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -17,8 +17,6 @@ MAX_TTL_SECONDS = 30 * 24 * 3600
 # Where a create says nothing of the end of its sandbox.
 DEFAULT_TTL_SECONDS = 3600
 
-# A command's input that is sent later, in one request; the next one takes the next part.
-MAX_INPUT_BYTES = 16 * 1024 * 1024
 MAX_CHECKPOINTS_KEPT = 100
 
 MAX_METADATA = 64
@@ -255,150 +253,6 @@ class ExecCommand(Strict):
             except UnicodeEncodeError as error:
                 raise ValueError("half a surrogate pair is no character") from error
         return value
-
-
-class StartProcess(ExecCommand):
-    """`POST .../processes`: a command that runs on its own. With `open_stdin` its input stays open for later."""
-
-    open_stdin: bool = False
-
-
-class SendSignal(Strict):
-    """`POST .../processes/{pid}/signal`: to the command's process group, or SIGKILL to all its processes."""
-
-    signal: str = Field(default="SIGKILL", pattern=r"^SIG[A-Z0-9]{1,12}$")
-
-
-class ProcessView(BaseModel):
-    """A command in a sandbox that has an id: it outlives who started it, a hibernation and a restart of the server.
-
-    `state`: `running` or `ended`. `kind`: `exec` (its caller waits for it) or `process`. `stdout_bytes` and
-    `stderr_bytes`: how much it has written; what is before `stdout_start` and `stderr_start` is not kept any more. What
-    is known of its end is null while it runs; `timed_out`: it was killed for outlasting its timeout.
-    """
-
-    id: str
-    sandbox_id: str
-    command: str
-    kind: str
-    state: str
-    user: str | None = None
-    pid: int | None = None
-    started_at: datetime
-    stdout_bytes: int = 0
-    stderr_bytes: int = 0
-    stdout_start: int = 0
-    stderr_start: int = 0
-    exit_code: int | None = None
-    signal: str | None = None
-    oom_killed: bool | None = None
-    timed_out: bool | None = None
-    duration_ms: int | None = None
-
-
-class ProcessList(BaseModel):
-    """`GET .../processes`: what runs, and what has ended and is remembered, oldest first."""
-
-    items: list[ProcessView]
-
-
-class Fed(BaseModel):
-    """`POST .../processes/{pid}/stdin`: how many bytes the command's input took."""
-
-    bytes: int
-
-
-class EventView(BaseModel):
-    """Something that happened. `cursor` is its place in their order; `data` depends on `type` (see docs/events.md)."""
-
-    cursor: str
-    at: datetime
-    type: str
-    sandbox_id: str
-    data: dict[str, Any] = Field(default_factory=dict)
-
-
-class EventPage(BaseModel):
-    """Events, oldest first. `next_cursor`, given as `cursor`, asks for what comes after; there may be nothing yet."""
-
-    items: list[EventView]
-    next_cursor: str | None = None
-
-
-class PriceList(BaseModel):
-    """What running costs: for each second, of a vCPU and of a GiB of memory that a sandbox has."""
-
-    vcpu_second: float
-    gib_second: float
-    currency: str = "USD"
-
-
-class UsageView(BaseModel):
-    """What was used from `since` to `until`. Times in seconds, `resident_byte_seconds` in bytes times seconds.
-
-    `running_seconds`, `paused_seconds`, `hibernated_seconds`: how long in each state. `active_share`: running, as a
-    part of all of these. `cpu_seconds`: processor time its machines really took. `disk_bytes`: what it took up last.
-    `cost`: the price of running; `always_on_cost`: of having run all the time it was there; `saved_share`: of that,
-    what was not to be paid.
-    """
-
-    since: datetime
-    until: datetime
-    running_seconds: float = 0.0
-    paused_seconds: float = 0.0
-    hibernated_seconds: float = 0.0
-    active_share: float = 0.0
-    cpu_seconds: float = 0.0
-    resident_byte_seconds: float = 0.0
-    disk_bytes: int = 0
-    cost: float = 0.0
-    always_on_cost: float = 0.0
-    saved_share: float = 0.0
-
-
-class SandboxUsage(UsageView):
-    """What one sandbox used. `deleted_at` is None while it is there."""
-
-    sandbox_id: str
-    name: str | None = None
-    template: str
-    cpu: int
-    memory_mb: int
-    created_at: datetime
-    deleted_at: datetime | None = None
-    metadata: dict[str, str] = Field(default_factory=dict)
-
-
-class UsageReport(BaseModel):
-    """`GET /v1/usage`: of all sandboxes that a filter lets through, deleted ones too; `total` is their sum."""
-
-    total: UsageView
-    items: list[SandboxUsage]
-    prices: PriceList
-
-
-class LiveView(BaseModel):
-    """How one sandbox stands at this moment. `in_flight`: how many calls are using it."""
-
-    sandbox_id: str
-    name: str | None = None
-    template: str
-    status: str
-    cpu: int
-    memory_mb: int
-    cpu_seconds: float = 0.0
-    resident_bytes: int = 0
-    disk_bytes: int = 0
-    in_flight: int = 0
-    created_at: datetime
-    expires_at: datetime | None = None
-
-
-class LiveList(BaseModel):
-    """`GET /v1/metrics`: how all living sandboxes stand, the newest first. `at`: the moment, for rates."""
-
-    at: datetime
-    items: list[LiveView]
 
 
 class ExecAnswer(BaseModel):
