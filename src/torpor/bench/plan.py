@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from torpor.bench import copies, freezes, life, transfers
+from torpor.bench import copies, freezes, lasting, life, transfers
 from torpor.bench.figures import Figure
 from torpor.bench.subject import Subject
 from torpor.errors import InvalidRequest
@@ -45,6 +45,8 @@ MEASURES: Mapping[str, Measure] = {
     "checkpoints": Measure("30 checkpoints in a row, and back", freezes.checkpoints, 8, 2),
     "burst": Measure("50 creates at once", life.burst, 1, 1),
     "files": Measure("files up and down", transfers.files, 3, 1),
+    "restart": Measure("restart of a killed server with 120 sandboxes", lasting.restart, 3, 1, local=True),
+    "duty": Measure("books of a sandbox that works a tenth of the time", lasting.duty, 30, 3),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,8 @@ _AT_ONCE = 8
 class Local:
     """A server that runs on this machine, in a data directory that may be looked into.
 
-    `fresh`: it was started for this run, and has done nothing yet.
+    `fresh`: it was started for this run, and has done nothing yet. `restart` kills it and returns when the next one is
+    ready; None for a server that was there before, and may be others' too.
     """
 
     layout: Layout
@@ -34,6 +35,7 @@ class Local:
     machine: Machine
     floors: Floors
     fresh: bool
+    restart: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from torpor.bench.figures import Figure, Target
 
-# The statistic of a figure, by its key. Milliseconds, MiB, MB/s or a number of processes, as the figure has it.
+# The statistic of a figure, by its key. Milliseconds, MiB, MB/s, points of a percentage or a number of processes, as
+# the figure has it.
 TARGETS: Mapping[str, tuple[Target, ...]] = {
     "server-idle": (Target("most", 120),),
     "create": (Target("p50", 130), Target("p99", 250)),
@@ -30,6 +31,8 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "files-client": (Target("most", 64),),
     "files-server": (Target("most", 64),),
     "files-vmm": (Target("most", 64),),
+    "restart": (Target("most", 3000),),
+    "duty": (Target("most", 2),),
 }
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -94,10 +98,26 @@ def _server(home: Path, template: str) -> Iterator[tuple[Client, Local | None]]:
         raise NotFound(f"the server of {home} has ended", hint=f"its log is {home / up.LOG_FILE}")
     try:
         with Client(running.url, (home / KEY_FILE).read_text().strip()) as client:
-            yield client, _seen(home, template, running.url, fresh=started)
+            local = _seen(home, template, running.url, fresh=started)
+            if started and local is not None:
+                local = replace(local, restart=partial(_restart, home, running.url))
+            yield client, local
     finally:
-        if started:
-            up.stop(running)
+        if started and (last := record.read(home)) is not None:
+            up.stop(last)
+
+
+def _restart(home: Path, url: str) -> None:
+    """Kill the server as a crash would, and start another one at the same address."""
+    running = record.read(home)
+    if running is not None:
+        process = os.pidfd_open(running.pid)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [])
+        os.close(process)
+        with suppress(ChildProcessError):
+            os.waitpid(running.pid, 0)
+    up.start(home, urlsplit(url).port or 0)
 
 
 def _seen(home: Path, template: str, url: str, *, fresh: bool) -> Local | None:
