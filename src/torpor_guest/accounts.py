@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from torpor_guest.refusal import Refusal, invalid
@@ -112,18 +112,17 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-@contextmanager
-def being(account: Account) -> Iterator[None]:
+def being(account: Account) -> AbstractContextManager[None]:
     """Be the user while a child is made that is to stay so: real and effective ids are his, the saved ones are kept.
 
     The child becomes wholly his by its exec, which overwrites the saved ids and drops all capabilities. So it can be
     made by vfork, which the interpreter refuses where the child itself would have to change ids.
     """
-    own = os.geteuid()
-    if own != 0 or account.uid == 0:
-        with acting(account):
-            yield
-        return
+    return acting(account) if account.uid == 0 or os.geteuid() != 0 else _being(account)
+
+
+@contextmanager
+def _being(account: Account) -> Iterator[None]:
     gid, groups = os.getgid(), os.getgroups()
     try:
         os.setgroups(account.groups)
@@ -136,21 +135,26 @@ def being(account: Account) -> Iterator[None]:
         os.setgroups(groups)
 
 
-@contextmanager
-def acting(account: Account) -> Iterator[None]:
+def acting(account: Account) -> AbstractContextManager[None]:
     """Make the block's system calls with the user's rights. The process has one thread, so nobody else is affected.
 
-    Only the effective ids change: the user can neither signal nor trace this process meanwhile.
+    Only the effective ids change: the user can neither signal nor trace this process meanwhile. Raises Refusal if that
+    cannot be.
     """
     own = os.geteuid()
-    if account.uid == own == 0:
-        yield
-        return
+    if account.uid == own:
+        return _AS_IT_IS
     if own != 0:
-        if account.uid != own:
-            raise Refusal("unsupported", "the agent does not run as root, so it cannot act as another user")
-        yield
-        return
+        raise Refusal("unsupported", "the agent does not run as root, so it cannot act as another user")
+    return _acting(account, own)
+
+
+# Root acts as itself in nearly every call, so that is to cost nothing.
+_AS_IT_IS = nullcontext()
+
+
+@contextmanager
+def _acting(account: Account, own: int) -> Iterator[None]:
     gid, groups = os.getegid(), os.getgroups()
     try:
         os.setgroups(account.groups)

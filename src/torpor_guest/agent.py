@@ -14,6 +14,7 @@ from torpor_guest.execs import Execs
 from torpor_guest.files import Files
 from torpor_guest.hooks import Hooks
 from torpor_guest.identity import Adoption, Machine
+from torpor_guest.jobs import Jobs
 from torpor_guest.loop import Loop
 from torpor_guest.quiesce import Quiescence
 from torpor_guest.reaper import Reaper
@@ -56,7 +57,7 @@ class Agent:
             "quiesce": quiescence.quiesce,
             "unquiesce": quiescence.unquiesce,
             "hooks": hooks.serve,
-            "exec": execs.exec,
+            **Jobs(execs).operations(),
             **Files(self._loop, accounts).operations(),
         }
         connection = Connection(self._loop, place.fd, lasting=place.lasting, features=features(place.tree))

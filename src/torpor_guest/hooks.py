@@ -21,8 +21,9 @@ from typing import NamedTuple
 from torpor_guest import names, spawn
 from torpor_guest.cgroups import Cgroup
 from torpor_guest.connection import SendsOnly, Stream
-from torpor_guest.execs import Execs, kill
+from torpor_guest.execs import Execs
 from torpor_guest.loop import Timer
+from torpor_guest.process import kill
 from torpor_guest.refusal import Refusal, invalid
 from torpor_guest.requests import Request
 from torpor_guest.sessions import Session

@@ -1,4 +1,4 @@
-"""The protocol between the host and the guest's agent, version 2. Pure: bytes in, bytes out, no I/O.
+"""The protocol between the host and the guest's agent, version 3. Pure: bytes in, bytes out, no I/O.
 
 The line is a byte stream in each direction that may have lost bytes, or hold stale ones, whenever the host connects
 anew.
@@ -6,8 +6,8 @@ anew.
 Synchronise. The host sends PREAMBLE and a HELLO. PREAMBLE is zeros enough to fill up any frame that was cut off, and
 one header more; such a frame ends in a wrong trailer and is thrown away, and what follows is no header, so the guest
 looks for the next HELLO. At every valid HELLO the guest forgets all calls of the former connection (commands run on,
-their output is discarded; transfers are aborted) and answers WELCOME with the same nonce. The host throws everything
-away until it finds that nonce.
+and jobs keep their output, while that of others is discarded; transfers are aborted) and answers WELCOME with the same
+nonce. The host throws everything away until it finds that nonce.
 
     HELLO    magic 16 | version u16 | nonce 16 | crc32 u32
     WELCOME  magic 16 | version u16 | nonce 16 | length u32 | JSON | crc32 u32
@@ -31,8 +31,8 @@ Types, H from the host, G from the guest. A stream is one call; its id is odd, c
     RESULT  G   a JSON object, in parts like OPEN; the call is over
     ERROR   G   a JSON object {code, message, hint}; the call is over. On stream 0: the host broke the protocol,
                 nothing more comes
-    CANCEL  H   the host gives up: the guest kills the command or aborts the transfer, and still answers RESULT or
-                ERROR
+    CANCEL  H   the host gives up: the guest kills the command (a job is left alone) or aborts the transfer, and still
+                answers RESULT or ERROR
 
 Flow control. Each sub-channel of each stream starts with WINDOW bytes of credit; DATA uses it up, and the receiver
 gives it back as the bytes are really consumed. Frames for a stream that is over are ignored by the guest, which
@@ -54,7 +54,7 @@ from binascii import crc32
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 OPEN: Final = 1
 DATA: Final = 2

@@ -72,6 +72,11 @@ def invalid(message: str) -> Refusal:
     return Refusal("invalid_request", message)
 
 
+def no_room(error: OSError) -> Refusal:
+    """Return the refusal of a command for which there is no descriptor, process or control group to be had."""
+    return Refusal("busy", f"the sandbox has no room for another command: {os.strerror(error.errno or 0).lower()}")
+
+
 def from_os_error(error: OSError, path: bytes) -> Refusal:
     """Return how a failed system call on `path` is told."""
     number = error.errno or 0

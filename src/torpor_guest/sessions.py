@@ -19,7 +19,8 @@ class Session:
 
     def kill(self) -> None:
         """Kill the leader, its descendants, and all of its session."""
-        for pid in _members(self._leader):
+        # The leader first: it is not to see how the others end, and end by itself.
+        for pid in (self._leader, *(_members(self._leader) - {self._leader})):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

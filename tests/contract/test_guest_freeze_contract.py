@@ -3,74 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from guest_agent import get, put, run, running_agent, sh
-from relay import Relay
+from guest_agent import get, put, run, sh
+from guest_subject import KINDS, Subject, subject_of
 from torpor import errors
 from torpor.guest.client import Guest, connect
-from torpor.kit.shielded import wait_ended
 from torpor.model.identity import Identity
 from torpor.model.ids import new_sandbox_id
-from torpor.testing.fake_guest import FakeGuest
 from torpor.wire.frames import Kind
 from torpor.wire.host import ExecOrder
 
 
-@dataclass
-class Subject:
-    """A guest behind a port that hosts may leave and come back to, and a folder in it to work in."""
-
-    guest: Guest
-    place: str
-    relay: Relay
-
-    async def leave(self, cut: int = 0) -> None:
-        """Freeze it and end its machine, up to `cut` bytes later than it has confirmed."""
-        await self.guest.quiesce(timeout_s=10, leaving=True)
-        await self.relay.end(cut)
-        await self.guest.wait_suspended()
-
-    async def wake(self) -> None:
-        """Let it go on, as itself."""
-        await self.guest.continue_on(self.relay.connect())
-        await self.guest.adopt(Identity(new_sandbox_id()), thaw=False, event="wake")
-        await self.guest.thaw()
-        self.guest.release()
-
-
-@pytest.fixture(params=["agent", "agent-without-cgroups", "fake"])
+@pytest.fixture(params=KINDS)
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
-    if request.param == "fake":
-        ours, theirs = socket.socketpair()
-        serving = asyncio.create_task(FakeGuest().serve(theirs))
-        async with _behind_a_relay(ours, "/work") as subject:
-            yield subject
-        await wait_ended(serving)
-        return
-    (tmp_path / "work").mkdir()
-    async with (
-        running_agent(tmp_path, cgroups=request.param == "agent") as agent,
-        _behind_a_relay(agent.sock.dup(), str(tmp_path / "work")) as subject,
-    ):
+    async with subject_of(request.param, tmp_path) as subject:
         yield subject
-
-
-@asynccontextmanager
-async def _behind_a_relay(sock: socket.socket, place: str) -> AsyncIterator[Subject]:
-    relay = Relay(sock)
-    guest = await connect(relay.connect(), timeout_s=10)
-    try:
-        yield Subject(guest, place, relay)
-    finally:
-        await guest.aclose()
-        await relay.aclose()
 
 
 @pytest.fixture

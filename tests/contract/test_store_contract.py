@@ -5,43 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from torpor.control.store.contract import Claim, Listing, Position, SnapshotListing, SnapshotRecord, Store
-from torpor.control.store.sql import open_store
+from store_records import HERE, NOON, made, opened, shot
+from torpor.control.store.contract import Claim, Horizons, Listing, Position, SnapshotListing, Store
 from torpor.errors import Conflict
-from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
+from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import State
-from torpor.model.sandbox import Sandbox
+from torpor.model.sandbox import Care, OnCrash, OnIdle
 from torpor.model.snapshot import Cost, Kind
-from torpor.testing.store import MemoryStore
-
-NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
-HERE = WorkspaceId("default")
-
-
-def made(number: int, **changes: object) -> Sandbox:
-    sandbox = Sandbox(
-        id=SandboxId(f"sbx-{number:016d}"),
-        workspace=HERE,
-        template=TemplateName("base"),
-        state=State.CREATING,
-        created_at=NOON + timedelta(seconds=number, microseconds=number),
-        cpu=1,
-        memory_mb=512,
-        disk_gb=8,
-    )
-    return replace(sandbox, **changes)  # type: ignore[arg-type]  # the tests name fields
 
 
 @pytest.fixture(params=["sql", "memory"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store = await open_store(tmp_path / "torpor.db") if request.param == "sql" else MemoryStore()
-    yield opened
-    await opened.aclose()
+    async with opened(request.param, tmp_path) as store:
+        yield store
 
 
 async def test_what_was_added_is_read_back_whole(store: Store) -> None:
@@ -193,6 +174,33 @@ async def test_an_expiry_can_be_set_and_taken_away(store: Store) -> None:
     assert await store.set_expiry(made(1).id, None, None) == made(1)
 
 
+async def test_the_care_for_a_sandbox_is_read_back_and_its_idle_time_can_be_set(
+    store: Store,
+) -> None:
+    care = Care(
+        idle_timeout_seconds=60,
+        on_idle=OnIdle.DELETE,
+        on_crash=OnCrash.RESTORE,
+        checkpoint_every_seconds=300,
+        checkpoint_every_execs=5,
+        checkpoint_keep=7,
+    )
+    await store.add(made(1, care=care))
+    assert await store.get(made(1).id) == made(1, care=care)
+    for idle in (None, 90):
+        expected = made(1, care=replace(care, idle_timeout_seconds=idle))
+        assert await store.set_idle(made(1).id, idle) == expected
+        assert await store.page(Listing(HERE)) == [expected]
+    assert await store.set_idle(SandboxId("sbx-none"), 5) is None
+
+
+@pytest.mark.parametrize("state", [State.DELETING, State.DELETED])
+async def test_an_idle_time_is_not_set_on_what_is_going(store: Store, state: State) -> None:
+    await store.add(made(1, state=state))
+    assert await store.set_idle(made(1).id, 5) is None
+    assert await store.get(made(1).id) == made(1, state=state)
+
+
 @pytest.mark.parametrize("state", [State.DELETING, State.DELETED])
 async def test_an_expiry_is_not_set_on_what_is_going(store: Store, state: State) -> None:
     await store.add(made(1, state=state))
@@ -219,18 +227,36 @@ async def test_the_next_expiry_is_the_earliest_of_the_settled(store: Store) -> N
     assert await store.next_expiry() == NOON + timedelta(seconds=3)
 
 
+def until(moment: datetime) -> Horizons:
+    return Horizons(claims=moment, sandboxes=moment, events=moment)
+
+
 async def test_forgetting_drops_old_deleted_sandboxes_with_their_claims_and_nothing_else(store: Store) -> None:
     for number in range(3):
         claim = Claim(f"k{number}", "d")
         await store.add(made(number, state=State.RUNNING, boot_ms=1, metadata={"run": "1"}), claim)
     await store.move(made(0).id, {State.RUNNING}, State.DELETED, NOON)
     await store.move(made(1).id, {State.RUNNING}, State.DELETED, NOON + timedelta(seconds=1))
-    assert await store.forget(NOON + timedelta(seconds=1)) == 1
+    assert await store.forget(until(NOON + timedelta(seconds=1))) == 1
     assert await store.get(made(0).id) is None
     assert await store.claimed(HERE, Claim("k0", "other")) is None
     for number in (1, 2):
         assert await store.get(made(number).id) is not None
         assert await store.claimed(HERE, Claim(f"k{number}", "d")) is not None
+
+
+async def test_a_claim_is_dropped_before_its_deleted_sandbox_is(store: Store) -> None:
+    await store.add(made(1, state=State.RUNNING, boot_ms=1), Claim("k", "d"))
+    await store.add(made(2, state=State.RUNNING, boot_ms=1), Claim("k2", "d"))
+    await store.move(made(1).id, {State.RUNNING}, State.DELETED, NOON)
+    later = NOON + timedelta(days=1)
+    assert await store.forget(Horizons(claims=later, sandboxes=NOON, events=NOON)) == 0
+    assert await store.claimed(HERE, Claim("k", "other")) is None
+    assert await store.claimed(HERE, Claim("k2", "d")) is not None
+    found = await store.get(made(1).id)
+    assert found is not None
+    assert found.state is State.DELETED
+    assert await store.add(made(3), Claim("k", "other")) == made(3)
 
 
 async def test_a_cancelled_write_is_whole_or_nothing_and_hinders_nobody(store: Store) -> None:
@@ -247,21 +273,6 @@ async def test_a_cancelled_write_is_whole_or_nothing_and_hinders_nobody(store: S
         held = await store.claimed(HERE, Claim(f"k{turns}", "d"))
         assert held == await store.get(sandbox.id)
         assert await store.move(made(0).id, {State.RUNNING}, State.RUNNING, NOON) is not None
-
-
-def shot(number: int, sandbox: int = 1, **changes: object) -> SnapshotRecord:
-    record = SnapshotRecord(
-        id=SnapshotId(f"snp-{number:016d}"),
-        workspace=HERE,
-        sandbox=made(sandbox).id,
-        kind=Kind.CHECKPOINT,
-        template=TemplateName("base"),
-        created_at=NOON + timedelta(seconds=number, microseconds=number),
-        cpu=1,
-        memory_mb=512,
-        disk_gb=8,
-    )
-    return replace(record, **changes)  # type: ignore[arg-type]  # the tests name fields
 
 
 async def last_snapshot(store: Store, number: int) -> str | None:
@@ -356,7 +367,7 @@ async def test_a_snapshot_outlives_its_sandbox(store: Store) -> None:
     await store.add(made(1, state=State.RUNNING))
     await store.add_snapshot(shot(1))
     await store.move(made(1).id, {State.RUNNING}, State.DELETED, NOON)
-    assert await store.forget(NOON + timedelta(seconds=1)) == 1
+    assert await store.forget(until(NOON + timedelta(seconds=1))) == 1
     assert await store.snapshot(shot(1).id) == shot(1)
     await store.remove_snapshot(shot(1).id)
     assert await store.snapshot(shot(1).id) is None

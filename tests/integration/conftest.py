@@ -20,8 +20,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[HostRig]:
     rig = new_rig(tmp_path)
     await rig.bake()
     yield rig
-    there = [each.id for each in rig.host.live.all()] + [each.id for each in rig.host.live.sleepers()]
-    for sandbox in there:
+    live = rig.host.live
+    for sandbox in [*(each.id for each in live.all()), *(each.id for each in live.sleepers()), *live.damaged]:
         await delete(rig.host, sandbox)
     for entry in rig.layout.snapshots.iterdir():
         rig.host.snapshots.remove(SnapshotId(entry.name))

@@ -20,7 +20,8 @@ from torpor.wire.memory import MemoryTransport
 
 @asynccontextmanager
 async def serving(home: Path, host: FakeHost, watch_every_s: float = 1000) -> AsyncIterator[httpx2.AsyncClient]:
-    async with control_plane(ControlConfig(home, watch_every_s), host.transport()) as app:
+    # What a test leaves running is not put to sleep at the end: test_control_stop.py is about that.
+    async with control_plane(ControlConfig(home, watch_every_s, stop_within_s=0), host.transport()) as app:
         key = load_or_make_key(home)
         async with httpx2.AsyncClient(
             transport=MemoryTransport(app), base_url="http://torpor", headers={"authorization": f"Bearer {key}"}

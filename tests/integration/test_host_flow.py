@@ -30,13 +30,14 @@ from torpor.host.flow.create import Source, create
 from torpor.host.flow.delete import delete
 from torpor.host.lock import locked
 from torpor.host.main import host_agent
-from torpor.host.recover import machines_of, recover
+from torpor.host.recover import recover
 from torpor.kit.files import DRAFT_PREFIX
 from torpor.model.ids import TemplateName, new_sandbox_id
 from torpor.storage.frozen import DISK, STATE
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
 from torpor.testing.fake_guest import FakeGuest
+from torpor.vmm.qemu.survivors import QemuSurvivors
 
 
 @pytest.fixture
@@ -254,8 +255,9 @@ async def test_recovery_ends_the_machines_of_its_own_data_directory_only(tmp_pat
     theirs = a_process_named("qemu-system-x86_64", f"{other.sandboxes}/{disk}")
     reader = a_process_named("less", f"{mine.sandboxes}/{disk}")
     try:
-        assert machines_of(mine) == [lost.pid]
-        await asyncio.to_thread(recover, mine, Snapshots(mine))
+        survivors = QemuSurvivors()
+        assert [process.pid for process in survivors.below(mine.sandboxes)] == [lost.pid]
+        await recover(mine, Snapshots(mine), survivors)
         assert lost.wait(10) < 0
         assert theirs.poll() is None
         assert reader.poll() is None
@@ -272,9 +274,9 @@ async def test_recovery_removes_drafts_but_not_those_of_a_bake_under_way(tmp_pat
     draft = layout.images / f"{DRAFT_PREFIX}root-1"
     draft.mkdir()
     with locked(layout.bake_lock, what="the folder of templates"):
-        recover(layout, Snapshots(layout))
+        await recover(layout, Snapshots(layout), QemuSurvivors())
         assert draft.exists()
-    recover(layout, Snapshots(layout))
+    await recover(layout, Snapshots(layout), QemuSurvivors())
     assert not draft.exists()
 
 

@@ -24,7 +24,6 @@ from torpor.host.flow.pause import pause, resume
 from torpor.host.flow.rollback import rollback
 from torpor.host.flow.snapshot import snapshot
 from torpor.host.flow.wake import wake
-from torpor.host.recover import recover
 from torpor.host.revive import revive
 from torpor.model.ids import SandboxId, new_sandbox_id, new_snapshot_id
 from torpor.model.snapshot import Kind
@@ -34,7 +33,8 @@ from torpor.storage.frozen import DISK
 async def test_a_hibernated_sandbox_has_no_machine_and_wakes_as_it_was(rig: HostRig, one: SandboxId) -> None:
     taken = await hibernate(rig.host, one, order(Kind.HIBERNATION))
     assert rig.driver.running == []
-    assert sorted(entry.name for entry in (rig.layout.sandboxes / one).iterdir()) == ["asleep", "base", "console.log"]
+    names = sorted(entry.name for entry in (rig.layout.sandboxes / one).iterdir())
+    assert names == ["asleep", "base", "console.log", "usage.json"]
     incarnation = await wake(rig.host, one)
     assert incarnation.base.snapshot is not None
     assert incarnation.base.snapshot.id == taken.id
@@ -183,13 +183,10 @@ async def test_sleepers_are_found_after_a_crash_and_what_ran_is_removed(
     other = new_sandbox_id()
     await create(rig.host, other, Source(template=BASE))
     await hibernate(rig.host, one, order(Kind.HIBERNATION))
-    for machine in rig.driver.running:
-        machine.die("its server was killed")
-    again = HostRig(rig.layout)
-    (sleeper,) = recover(again.layout, again.host.snapshots).sleepers()
+    again = await rig.killed(machines_die=True)
+    (sleeper,) = again.host.live.sleepers()
     assert sleeper.id == one
     assert not (rig.layout.sandboxes / other).exists()
-    again.host.live.lay_down(sleeper)
     await wake(again.host, one)
     assert await guest_file(again, one, NOTE) == b"before"
     await delete(again.host, one)
@@ -201,21 +198,28 @@ async def test_the_rename_of_its_snapshot_puts_a_sandbox_to_sleep_for_good(rig: 
     taken = await snapshot(rig.host, one, order(Kind.HIBERNATION))
     (folder / "asleep").write_text(taken.id)
     rig.host.live.take(one)
-    rig.driver.running[0].die("its server was killed")
-    again = HostRig(rig.layout)
-    (sleeper,) = recover(again.layout, again.host.snapshots).sleepers()
+    again = await rig.killed()
+    (sleeper,) = again.host.live.sleepers()
+    assert again.driver.running == []
+    assert again.driver.survivors == []
     assert sleeper.base.snapshot is not None
     assert sleeper.base.snapshot.id == taken.id
     assert not (folder / DISK).exists()
     rig.host.live.lay_down(sleeper)
 
 
-async def test_a_sandbox_marked_to_sleep_in_what_was_not_published_does_not_sleep(rig: HostRig, one: SandboxId) -> None:
+@pytest.mark.parametrize("machines_die", [False, True])
+async def test_a_sandbox_marked_to_sleep_in_what_was_not_published_does_not_sleep(
+    rig: HostRig, one: SandboxId, machines_die: bool
+) -> None:
     (rig.layout.sandboxes / one / "asleep").write_text(new_snapshot_id())
     rig.host.live.take(one)
-    rig.driver.running[0].die("its server was killed")
-    assert recover(rig.layout, rig.host.snapshots).sleepers() == []
-    assert not (rig.layout.sandboxes / one).exists()
+    again = await rig.killed(machines_die=machines_die)
+    assert again.host.live.sleepers() == []
+    assert not (rig.layout.sandboxes / one / "asleep").exists()
+    assert [each.id for each in again.host.live.all()] == ([] if machines_die else [one])
+    await delete(again.host, one)
+    assert again.left == []
 
 
 async def test_a_sleeper_that_cannot_be_read_is_left_alone_and_its_reason_told(rig: HostRig, one: SandboxId) -> None:
@@ -224,7 +228,7 @@ async def test_a_sleeper_that_cannot_be_read_is_left_alone_and_its_reason_told(r
     manifest = rig.layout.sandboxes / one / "base" / "manifest.json"
     manifest.unlink()
     manifest.write_text("{")
-    found = recover(rig.layout, rig.host.snapshots)
+    found = await rig.recover()
     assert found.sleepers() == []
     assert "manifest" in found.damaged[one]
     assert manifest.exists()
@@ -233,7 +237,7 @@ async def test_a_sleeper_that_cannot_be_read_is_left_alone_and_its_reason_told(r
 async def test_a_mark_that_says_nothing_is_left_alone_too(rig: HostRig, one: SandboxId) -> None:
     await hibernate(rig.host, one, order(Kind.HIBERNATION))
     (rig.layout.sandboxes / one / "asleep").write_bytes(b"\xff\xfe")
-    assert list(recover(rig.layout, rig.host.snapshots).damaged) == [one]
+    assert list((await rig.recover()).damaged) == [one]
 
 
 async def test_a_machine_that_stands_still_for_want_of_room_goes_on(rig: HostRig, one: SandboxId) -> None:

@@ -251,6 +251,17 @@ async def test_whichever_step_of_a_wake_fails_the_sandbox_sleeps_as_before(
     assert await guest_file(rig, one, NOTE) == b"before"
 
 
+async def test_a_second_wake_that_fails_leaves_the_sandbox_in_its_second_sleep(rig: HostRig, one: SandboxId) -> None:
+    await hibernate(rig.host, one, order(Kind.HIBERNATION))
+    await wake(rig.host, one)
+    await put_guest_file(rig, one, NOTE, b"after")
+    second = await hibernate(rig.host, one, order(Kind.HIBERNATION))
+    rig.driver.failures.append(RestoreFailed("the machine did not start"))
+    with pytest.raises(RestoreFailed):
+        await wake(rig.host, one)
+    assert (rig.layout.sandboxes / one / "asleep").read_text().strip() == second.id
+
+
 @pytest.mark.parametrize(("breaks", "error"), RESTORE_STEPS)
 async def test_whichever_step_of_a_rollback_fails_the_sandbox_is_as_before(
     rig: HostRig, one: SandboxId, breaks: Break, error: type[TorporError]

@@ -174,6 +174,10 @@ class RandomVerbs(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         self.run(self.whole.crash())
+
+    @rule()
+    def crash_with_all_machines(self) -> None:
+        self.run(self.whole.crash(machines_die=True))
         for model in self.models.values():
             if model.state in (AWAKE, PAUSED):
                 model.state = LOST

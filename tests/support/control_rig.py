@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from torpor.control.api.app import create_app
 from torpor.control.hosts import HostClient
 from torpor.control.service.plane import DEFAULT_WORKSPACE, Plane, plane_of
 from torpor.control.service.sandboxes import Owned
-from torpor.control.store.contract import Store
+from torpor.control.store.contract import EventListing, Store
 from torpor.model.ids import SandboxId
 from torpor.testing.clock import JumpClock
 from torpor.testing.host import FakeHost
@@ -23,6 +24,8 @@ from torpor.wire.memory import MemoryTransport
 
 KEY = "tpr_" + "k" * 43
 NOTE = "/work/note"
+# How long something that is sure to happen may take, on a machine that is busy with other things.
+PATIENCE_S = 30
 NOBODY = "sbx-0000000000000000"
 
 
@@ -67,12 +70,42 @@ class Rig:
         sandbox = await self.store.get(SandboxId(sandbox_id))
         return None if sandbox is None else sandbox.state.value
 
+    async def wait_status(self, sandbox_id: str, state: str) -> None:
+        """Return when a sandbox has come to a state. Every change rings a bell, so nothing is polled."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                coming = self.plane.bells.news.coming
+                if await self.status(sandbox_id) == state:
+                    return
+                await coming.wait()
+
+    async def told(self, sandbox_id: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the events of some types that happened to a sandbox, the earliest first."""
+        await self.plane.noter.flush()
+        listing = EventListing(DEFAULT_WORKSPACE, SandboxId(sandbox_id), limit=1000, types=frozenset(types))
+        return [(event.type, dict(event.data)) for event in await self.store.events(listing)]
+
+    @asynccontextmanager
+    async def working(self, *works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Run the server's background work while the block lasts, from the moment at which it has nothing to do."""
+        tasks = [asyncio.create_task(work) for work in works]
+        await self.clock.wait_sleepers(len(tasks))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [one for one in ended if not isinstance(one, asyncio.CancelledError)] == []
+
 
 @asynccontextmanager
-async def control_rig(store: Store | None = None) -> AsyncIterator[Rig]:
-    """Yield a rig without tasks in the background; the store outlives it."""
-    clock = JumpClock()
-    host = FakeHost(clock)
+async def control_rig(
+    store: Store | None = None, host: FakeHost | None = None, clock: JumpClock | None = None
+) -> AsyncIterator[Rig]:
+    """Yield a rig without tasks in the background; store, host and clock outlive it."""
+    clock = clock or JumpClock()
+    host = host or FakeHost(clock)
     kept = store or MemoryStore()
     client = HostClient(host.transport())
     plane = plane_of(kept, client, clock)
@@ -81,6 +114,8 @@ async def control_rig(store: Store | None = None) -> AsyncIterator[Rig]:
         transport=transport, base_url="http://torpor", headers={"authorization": f"Bearer {KEY}"}, timeout=None
     ) as http:
         yield Rig(host, clock, kept, plane, http)
+    await plane.chores.aclose()
+    await host.end_jobs()
     await client.aclose()
 
 

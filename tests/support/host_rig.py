@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from torpor.host.flow.boot import boot_and_freeze
 from torpor.host.host import Host
 from torpor.host.live import Live
 from torpor.host.prepared import Preparer
+from torpor.host.recover import recover
 from torpor.host.spares import Spares
 from torpor.model.ids import SandboxId, TemplateName
 from torpor.model.template import Template
@@ -27,7 +30,7 @@ from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 from torpor.testing.fake_guest import FakeGuest
 from torpor.testing.vmm import fake_driver
-from torpor.vmm.fake import FakeDriver
+from torpor.vmm.fake import FakeDriver, Left
 from torpor.wire.memory import MemoryTransport
 
 BASE = TemplateName("base")
@@ -36,12 +39,13 @@ BASE = TemplateName("base")
 @dataclass
 class HostRig:
     """A host, its driver, and the guests its machines get: the next one from `guests` if there is one, else a good
-    one.
+    one. `survivors`: machines that an earlier host agent has left.
     """
 
     layout: Layout
     guests: list[FakeGuest] = field(default_factory=list)
     keep_s: float = 0
+    survivors: list[Left] = field(default_factory=list)
     driver: FakeDriver = field(init=False)
     host: Host = field(init=False)
     images: Images = field(init=False)
@@ -50,6 +54,7 @@ class HostRig:
     def __post_init__(self) -> None:
         self.layout.make()
         self.driver = fake_driver(lambda: self.guests.pop(0) if self.guests else FakeGuest())
+        self.driver.survivors += self.survivors
 
         async def choose() -> FakeDriver:
             return self.driver
@@ -66,6 +71,42 @@ class HostRig:
             connect_guest=connect_guest,
             live=Live(),
         )
+
+    async def recover(self) -> Live:
+        """Take over what is there, as a host agent does at its start."""
+        live = await recover(self.layout, self.host.snapshots, self.driver)
+        self.host = dataclasses.replace(self.host, live=live)
+        return live
+
+    async def killed(self, *, machines_die: bool = False) -> HostRig:
+        """Return the host agent that starts after this one was killed; its machines run on, or were killed too."""
+        left = [] if machines_die else self.driver.leave_all()
+        for machine in self.driver.machines:
+            machine.die("it was killed")
+        for incarnation in self.host.live.all():
+            await incarnation.guest.aclose()
+        again = HostRig(self.layout, keep_s=self.keep_s, survivors=left)
+        await again.recover()
+        return again
+
+    def image(self, home: Path) -> HostRig:
+        """Return the host agent that would start if this one was killed now, on a copy of the data directory.
+
+        It has not started yet, and this one goes on, so that nothing it tidies up from now on is seen there.
+        """
+        subprocess.run(["cp", "-a", "--sparse=always", str(self.layout.home), str(home)], check=True)
+        layout = Layout(home)
+        return HostRig(layout, survivors=[each.moved(layout.sandboxes) for each in self.driver.leave_all()])
+
+    def state_of(self, sandbox: SandboxId) -> str:
+        """Return "running", "paused", "asleep", "lost" with a reason, or "gone"."""
+        live = self.host.live
+        if (awake := live.find(sandbox)) is not None:
+            assert awake.machine.alive
+            return "paused" if awake.paused else "running"
+        if live.sleeper(sandbox) is not None:
+            return "asleep"
+        return "lost" if sandbox in live.damaged else "gone"
 
     def describe(self, digest: str = "digest") -> Template:
         """Return a template on empty images, not baked yet."""

@@ -19,6 +19,8 @@ from torpor.wire.errors import status_of, to_body
 
 # Tries as often as the default policy, without the waiting.
 HASTY = Retry(attempts=4, first_delay_s=0.0, longest_delay_s=0.0)
+# Does not go on with a stream whose line broke.
+RESIGNED = Retry(attempts=4, first_delay_s=0.0, longest_delay_s=0.0, reattach_s=0.0)
 
 VIEW = {
     "id": "sbx-0123456789bcdfgh",
@@ -45,6 +47,16 @@ SNAPSHOT = {
 }
 
 
+PROCESS = {
+    "id": "job-0123456789bcdfgh",
+    "sandbox_id": VIEW["id"],
+    "command": "make all",
+    "kind": "process",
+    "state": "running",
+    "started_at": "2030-01-01T00:00:20Z",
+}
+
+
 @dataclass(frozen=True)
 class Reply:
     """One answer: its body arrives in these pieces, and breaks after them where `breaks` says so."""
@@ -52,7 +64,7 @@ class Reply:
     status: int = 200
     pieces: tuple[bytes, ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
-    breaks: Exception | None = None
+    breaks: BaseException | None = None
 
     def response(self) -> httpx2.Response:
         """Return it in httpx2's form."""
@@ -74,20 +86,20 @@ class Received:
 class Script(httpx2.BaseTransport):
     """Answers in order, and keeps what was asked. A request beyond the script fails the test."""
 
-    answers: list[Reply | Exception]
+    answers: list[Reply | BaseException]
     received: list[Received] = field(default_factory=list)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer with the next line."""
         return self._answer(request, request.read())
 
-    def client(self) -> Client:
+    def client(self, retry: Retry = HASTY) -> Client:
         """Return a client of this server."""
-        return Client("http://127.0.0.1:1", "secret-key", retry=HASTY, transport=self)
+        return Client("http://127.0.0.1:1", "secret-key", retry=retry, transport=self)
 
-    def async_client(self) -> AsyncClient:
+    def async_client(self, retry: Retry = HASTY) -> AsyncClient:
         """Return an asynchronous client of it."""
-        return AsyncClient("http://127.0.0.1:1", "secret-key", retry=HASTY, transport=_AsyncScript(self))
+        return AsyncClient("http://127.0.0.1:1", "secret-key", retry=retry, transport=_AsyncScript(self))
 
     @contextmanager
     def listening(self) -> Iterator[str]:
@@ -105,7 +117,7 @@ class Script(httpx2.BaseTransport):
         url = request.url
         self.received.append(Received(request.method, url.path, dict(url.params), dict(request.headers), body))
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer.response()
 
@@ -129,6 +141,8 @@ def _door_to(script: Script) -> type[BaseHTTPRequestHandler]:
             reply = script.answers.pop(0)
             assert isinstance(reply, Reply), "a server that listens cannot break a connection"
             self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
             whole = b"".join(reply.pieces)
             if reply.status != 204:
                 self.send_header("content-length", str(len(whole)))
@@ -144,7 +158,7 @@ def _door_to(script: Script) -> type[BaseHTTPRequestHandler]:
 
 
 class _Cut(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    def __init__(self, *pieces: bytes, breaks: Exception | None = None) -> None:
+    def __init__(self, *pieces: bytes, breaks: BaseException | None = None) -> None:
         self._pieces = pieces
         self._breaks = breaks
 
@@ -163,9 +177,9 @@ def answer(value: object, status: int = 200) -> Reply:
     return Reply(status, (json.dumps(value).encode(),))
 
 
-def streamed(*pieces: bytes, breaks: Exception | None = None) -> Reply:
-    """An answer whose body arrives in these pieces."""
-    return Reply(pieces=pieces, breaks=breaks)
+def streamed(*pieces: bytes, breaks: BaseException | None = None, **headers: str) -> Reply:
+    """An answer whose body arrives in these pieces; `x_process_id="..."` is a header of it."""
+    return Reply(pieces=pieces, breaks=breaks, headers={name.replace("_", "-"): it for name, it in headers.items()})
 
 
 def refusal(error: TorporError, **headers: str) -> Reply:

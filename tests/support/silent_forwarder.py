@@ -1,4 +1,4 @@
-"""A TCP forwarder that can fall silent: connections stay open, and nothing passes. A dropped network looks so."""
+"""A TCP forwarder that can fall silent, as a dropped network does, and then lead to another server."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ class SilentForwarder:
         """Let nothing pass from now on. Connections stay open."""
         if self._silent_since is None:
             self._silent_since = time.monotonic()
+
+    def lead_to(self, host: str, port: int) -> None:
+        """Let connections that are made from now on end elsewhere."""
+        self._target = (host, port)
 
     def silent_for_s(self) -> float:
         """Return how long it has been silent, in seconds."""
@@ -59,7 +63,11 @@ class SilentForwarder:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        there_reader, there_writer = await asyncio.open_connection(*self._target)
+        try:
+            there_reader, there_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()  # no server is there now
+            return
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pump(reader, there_writer))

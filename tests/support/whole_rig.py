@@ -14,7 +14,6 @@ from torpor.control.hosts import HostClient
 from torpor.control.reconcile import reconcile
 from torpor.control.service.plane import Plane, plane_of
 from torpor.host.api import host_app
-from torpor.host.recover import recover
 from torpor.storage.layout import Layout
 from torpor.testing.clock import JumpClock
 from torpor.testing.store import MemoryStore
@@ -39,8 +38,6 @@ class WholeRig:
         await self._start()
 
     async def _start(self) -> None:
-        for sleeper in recover(self.rig.layout, self.rig.host.snapshots).sleepers():
-            self.rig.host.live.lay_down(sleeper)
         client = HostClient(MemoryTransport(host_app(self.rig.host)))
         self._open.push_async_callback(client.aclose)
         self.plane = plane_of(self._store, client, self._clock)
@@ -52,12 +49,10 @@ class WholeRig:
         )
         await reconcile(self.plane)
 
-    async def crash(self) -> None:
-        """Lose every machine and all that the server had in memory, and start another one."""
-        for machine in self.rig.driver.running:
-            machine.die("its server was killed")
+    async def crash(self, *, machines_die: bool = False) -> None:
+        """Lose all that the server had in memory, and every machine too if they die with it; and start another one."""
         await self._open.aclose()
-        self.rig = HostRig(self.rig.layout)
+        self.rig = await self.rig.killed(machines_die=machines_die)
         await self._start()
 
     async def aclose(self) -> None:

@@ -7,20 +7,18 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from command_line import Torpor, asked, command_line
 from scripted_server import SNAPSHOT, VIEW, Reply, Script, answer, refusal
 from torpor import Client, Conflict, NotFound, SandboxInfo, SandboxLost, Snapshot, SnapshotCorrupt
-from torpor.cli import output
-from torpor.cli.app import run
+from torpor.cli import output, wording
 from torpor.cli.tree import Node, _branch, grown
 from torpor.wire.public import SandboxView, SnapshotView
 
 Captured = pytest.CaptureFixture[str]
-Torpor = Callable[..., tuple[int, str, str, Script]]
 
 A, B, C = "sbx-bbbbbbbbbbbbbbbb", "sbx-cccccccccccccccc", "sbx-dddddddddddddddd"
 S, T = "snp-bbbbbbbbbbbbbbbb", "snp-cccccccccccccccc"
@@ -32,24 +30,7 @@ def page(*items: dict[str, object]) -> Reply:
 
 @pytest.fixture
 def torpor(monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> Torpor:
-    """Run one command line against a server that gives these answers; return code, stdout, stderr and the script."""
-
-    def call(argv: list[str], *answers: Reply) -> tuple[int, str, str, Script]:
-        script = Script(list(answers))
-        with script.listening() as url:
-            monkeypatch.setenv("TORPOR_API", url)
-            monkeypatch.setenv("TORPOR_API_KEY", "secret-key")
-            capfd.readouterr()
-            code = run(argv)
-        output.use_json(False)
-        assert script.answers == []
-        return (code, *capfd.readouterr(), script)
-
-    return call
-
-
-def asked(script: Script) -> list[str]:
-    return [f"{one.method} {one.path.removeprefix('/v1/')}" for one in script.received]
+    return command_line(monkeypatch, capfd)
 
 
 def test_several_sandboxes_are_put_to_sleep_and_one_that_is_not_there_is_told(torpor: Torpor) -> None:
@@ -345,4 +326,4 @@ def test_on_a_narrow_terminal_only_what_may_be_cut_is_cut(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.0004, "0 ms"), (0.0851, "85 ms"), (0.9999, "1.0 s"), (75, "75.0 s")])
 def test_times_taken_are_worded_in_their_unit(seconds: float, words: str) -> None:
-    assert output.taken(seconds) == words
+    assert wording.taken(seconds) == words

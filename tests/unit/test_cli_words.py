@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torpor.cli import output, record
+from torpor.cli import output, record, wording
 from torpor.cli.app import run
 from torpor.cli.cp import _place, _sides
 from torpor.cli.exec import command_apart
@@ -126,9 +126,10 @@ def test_without_a_server_every_command_says_how_to_start_one(argv: list[str], c
 
 
 PANELS = (
-    ["create", "list", "show", "exec", "shell", "cp", "rm"],
-    ["hibernate", "wake", "pause", "resume"],
+    ["create", "list", "show", "exec", "shell", "ps", "attach", "kill", "cp", "rm"],
+    ["hibernate", "wake", "pause", "resume", "ttl", "idle"],
     ["snapshots", "rollback", "restore", "fork", "tree", "snapshot"],
+    ["top", "usage", "logs"],
     ["up", "down", "serve", "doctor", "version", "template"],
 )
 GROUPS = {"template": ("build", "list", "rm"), "snapshot": ("take", "show", "verify", "rm")}
@@ -172,10 +173,10 @@ def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
 
 
 def test_a_record_names_the_process_and_not_one_that_got_its_number(tmp_path: Path) -> None:
-    mine = record.own("http://127.0.0.1:1")
+    mine = record.own("http://127.0.0.1:1", 60.0)
     mine.write(tmp_path)
     assert record.read(tmp_path) == mine
-    record.Record(mine.url, mine.pid, mine.began + 1).write(tmp_path)
+    record.Record(mine.url, mine.pid, mine.began + 1, mine.stop_s).write(tmp_path)
     assert record.read(tmp_path) is None
 
 
@@ -200,12 +201,12 @@ def test_a_process_that_has_ended_has_no_beginning() -> None:
     [(0, "0 s"), (59, "59 s"), (90, "1.5 min"), (3600, "1 h"), (5400, "1.5 h"), (40 * 86400, "40 d")],
 )
 def test_spans_are_worded_in_their_largest_unit(length: float, words: str) -> None:
-    assert output.span(length) == words
+    assert wording.span(length) == words
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])
 def test_sizes_are_worded_in_their_largest_unit(count: int, words: str) -> None:
-    assert output.size(count) == words
+    assert wording.size(count) == words
 
 
 @pytest.mark.parametrize(

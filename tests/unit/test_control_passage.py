@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
-from torpor.control.service.passage import Bells, Gate
-from torpor.control.store.contract import Claim, Store
+from gate_bench import ID, Bench, sandbox
+from torpor.control.store.contract import Claim
 from torpor.errors import (
     BootFailed,
     Busy,
@@ -22,39 +21,12 @@ from torpor.errors import (
     OutcomeUnknown,
     TorporError,
 )
-from torpor.model.ids import SandboxId, TemplateName, WorkspaceId
+from torpor.model.ids import SandboxId
 from torpor.model.lifecycle import CREATE, DELETE, PASSAGES, ROLLBACK, Passage, State
 from torpor.model.sandbox import Sandbox
-from torpor.testing.clock import JumpClock
 from torpor.testing.store import MemoryStore
 
-ID = SandboxId("sbx-1111111111111111")
 DEFINITE = [InvalidRequest("no"), Busy("later"), HostUnreachable("nobody there"), BootFailed("it did not boot")]
-
-
-def sandbox(state: State = State.CREATING) -> Sandbox:
-    return Sandbox(
-        id=ID,
-        workspace=WorkspaceId("default"),
-        template=TemplateName("base"),
-        state=state,
-        created_at=datetime(2030, 1, 1, tzinfo=UTC),
-        cpu=1,
-        memory_mb=512,
-        disk_gb=8,
-    )
-
-
-class Bench:
-    def __init__(self, store: Store | None = None) -> None:
-        self.store = store or MemoryStore()
-        self.bells = Bells()
-        self.gate = Gate(self.store, JumpClock(), self.bells)
-
-    async def state(self) -> State:
-        found = await self.store.get(ID)
-        assert found is not None
-        return found.state
 
 
 @pytest.fixture

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import pytest
 
-from control_rig import Rig, control_rig, mine
-from torpor.control.reaper import REMEMBERED, reap
-from torpor.control.service.delete import delete
+from control_rig import Rig, control_rig
+from torpor.control.reaper import reap
 from torpor.errors import Busy
-from torpor.model.ids import SandboxId
 
 
 @pytest.fixture
@@ -112,13 +109,3 @@ async def test_a_deletion_that_failed_is_tried_again(rig: Rig) -> None:
         assert await rig.status(made) == "failed"
         await rig.clock.jump(30)
         assert await rig.status(made) == "deleted"
-
-
-async def test_deleted_sandboxes_are_forgotten_after_a_while(rig: Rig) -> None:
-    async with reaping(rig):
-        made = await rig.create()
-        await delete(rig.plane, mine(made))
-        await rig.clock.jump((REMEMBERED - timedelta(hours=1)).total_seconds())
-        assert await rig.store.get(SandboxId(made)) is not None
-        await rig.clock.jump(3 * 3600)
-        assert await rig.store.get(SandboxId(made)) is None

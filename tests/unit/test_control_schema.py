@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, event
 
-from torpor.control.store.contract import Claim, Listing, SnapshotListing
+from torpor.control.store.contract import AccountListing, Claim, EventListing, Listing, SnapshotListing
 from torpor.control.store.sql import open_store
 from torpor.control.store.tables import SCHEMA_VERSION, metadata
 from torpor.control.store.upgrade import MIGRATIONS
 from torpor.errors import Failed, Unsupported
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
+from torpor.model.lifecycle import State
+from torpor.model.sandbox import Care
+from torpor.model.usage import Interval
 
 HERE = WorkspaceId("default")
 
@@ -58,6 +61,24 @@ async def test_a_commit_is_on_the_disk_before_it_returns(tmp_path: Path) -> None
         assert (await connection.exec_driver_sql("PRAGMA synchronous")).scalar() == 2
         assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
     await store.aclose()
+
+
+async def test_what_is_only_noted_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "torpor.db")
+    async with store._noter.connect() as connection:
+        assert (await connection.exec_driver_sql("PRAGMA synchronous")).scalar() == 1
+    await store.aclose()
+
+
+async def test_a_second_open_interval_of_a_sandbox_is_refused_by_the_database_itself(tmp_path: Path) -> None:
+    older(tmp_path / "torpor.db", "0002", FIRST)
+    await made(tmp_path / "torpor.db")
+    with closing(sqlite3.connect(tmp_path / "torpor.db")) as connection:
+        again = (
+            "INSERT INTO intervals SELECT NULL, sandbox_id, state, ended_at, ended_at, 1, 0, 0, 0, 0, 0 FROM intervals"
+        )
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            connection.execute(again)
 
 
 async def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -102,24 +123,62 @@ INSERT INTO claims VALUES ('default', 'k', 'd', 'sbx-1');
 """
 
 
-async def test_a_database_of_the_first_schema_is_brought_forward_with_all_it_holds(tmp_path: Path) -> None:
-    path = tmp_path / "torpor.db"
+SECOND = """
+INSERT INTO sandboxes (id, workspace, template, state, created_at, changed_at, cpu, memory_mb, disk_gb, metadata,
+    boot_ms, last_snapshot)
+VALUES ('sbx-2', 'default', 'base', 'hibernated', 1893456000000000, 1893456060000000, 2, 256, 8, '{}', 70, 'snp-1'),
+    ('sbx-3', 'default', 'base', 'deleted', 1893456000000000, 1893456070000000, 1, 512, 8, '{}', 70, NULL);
+INSERT INTO snapshots VALUES ('snp-1', 'default', 'sbx-2', 'hibernation', NULL, 'base', 1893456060000000, 2, 256, 8,
+    4096, NULL, 1.5, 2.5, 8192, 4096);
+"""
+
+
+def older(path: Path, revision: str, *content: str) -> None:
+    """Make a database as an earlier program made it, by its own migrations, with what it held."""
     engine = create_engine(f"sqlite:///{path}")
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        command.upgrade(config, revision)
     engine.dispose()
-    with closing(sqlite3.connect(path)) as older, older:
-        older.executescript(FIRST)
-    store = await open_store(path)
+    with closing(sqlite3.connect(path)) as filling, filling:
+        for script in content:
+            filling.executescript(script)
+
+
+async def test_a_database_of_the_first_schema_is_brought_forward_with_all_it_holds(tmp_path: Path) -> None:
+    older(tmp_path / "torpor.db", "0001", FIRST)
+    store = await open_store(tmp_path / "torpor.db")
     (found,) = await store.page(Listing(HERE, metadata={"run": "7"}))
     assert (found.id, found.state.value, found.name, found.boot_ms) == ("sbx-1", "running", "web", 88)
     assert (found.parent, found.from_snapshot, found.last_snapshot) == (None, None, None)
     assert await store.claimed(HERE, Claim("k", "d")) == found
     assert await store.next_expiry() == found.expires_at
     assert await store.every_snapshot() == []
+    await store.aclose()
+
+
+async def test_a_database_without_a_ledger_gets_one_that_begins_where_each_sandbox_stands(tmp_path: Path) -> None:
+    older(tmp_path / "torpor.db", "0002", FIRST, SECOND)
+    store = await open_store(tmp_path / "torpor.db")
+    found = {account.sandbox.id: account for account in await store.accounts(AccountListing(HERE))}
+    began = datetime(2030, 1, 1, 0, 1, tzinfo=UTC)
+    assert found[SandboxId("sbx-2")].intervals == [Interval(State.HIBERNATED, began, began, is_open=True)]
+    assert found[SandboxId("sbx-1")].intervals[0].state is State.RUNNING
+    assert found[SandboxId("sbx-3")].intervals == []
+    assert found[SandboxId("sbx-3")].deleted_at == began + timedelta(seconds=10)
+    sleeper = found[SandboxId("sbx-2")].sandbox
+    assert (sleeper.last_snapshot, sleeper.care) == ("snp-1", Care())
+    assert await store.last_event() == 0
+    at = began + timedelta(seconds=30)
+    moved = await store.move(sleeper.id, {State.HIBERNATED}, State.WAKING, at)
+    assert moved is not None
+    (account,) = await store.accounts(AccountListing(HERE, sandbox=sleeper.id))
+    assert [(one.state, one.began_at, one.ended_at) for one in account.intervals] == [
+        (State.HIBERNATED, began, at),
+        (State.WAKING, at, at),
+    ]
     await store.aclose()
 
 
@@ -135,6 +194,9 @@ async def test_a_database_of_the_first_schema_is_brought_forward_with_all_it_hol
         ("snapshots_of_one", "snapshots_sandbox"),
         ("snapshots_of", "snapshots_sandbox"),
         ("snapshot", "sqlite_autoindex_snapshots_1"),
+        ("events", "PRIMARY KEY"),
+        ("events_of_one", "events_sandbox"),
+        ("last_event", "events"),
     ],
 )
 async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, question: str, index: str) -> None:
@@ -156,6 +218,9 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         "snapshots_of_one": lambda: store.snapshots(SnapshotListing(HERE, sandbox=SandboxId("x"))),
         "snapshots_of": lambda: store.snapshots_of(SandboxId("x")),
         "snapshot": lambda: store.snapshot(SnapshotId("x")),
+        "events": lambda: store.events(EventListing(HERE, after=5)),
+        "events_of_one": lambda: store.events(EventListing(HERE, sandbox=SandboxId("x"), after=5)),
+        "last_event": store.last_event,
     }
     await questions[question]()
     await store.aclose()
@@ -164,7 +229,6 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()  # type: ignore[arg-type]
     steps = [row[3] for row in plan]
     assert any(index in step for step in steps), steps
-    assert not any(step.startswith(("SCAN sandboxes", "SCAN snapshots")) and "INDEX" not in step for step in steps), (
-        steps
-    )
+    scans = ("SCAN sandboxes", "SCAN snapshots", "SCAN intervals", "SCAN events")
+    assert not any(step.startswith(scans) and "INDEX" not in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps

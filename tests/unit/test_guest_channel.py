@@ -59,9 +59,13 @@ async def test_a_breach_of_the_protocol_closes_the_line_and_ends_every_call(brea
 
 SENSELESS = [
     b"{}",
-    b'{"exit_code":"0","duration_ms":1}',
-    b'{"exit_code":256,"duration_ms":1}',
-    b'{"exit_code":-1,"duration_ms":1}',
+    b'{"exit_code":"0","duration_ms":1,"stdout_bytes":0,"stderr_bytes":0}',
+    b'{"exit_code":256,"duration_ms":1,"stdout_bytes":0,"stderr_bytes":0}',
+    b'{"exit_code":-1,"duration_ms":1,"stdout_bytes":0,"stderr_bytes":0}',
+    b'{"exit_code":0,"duration_ms":1e300,"stdout_bytes":0,"stderr_bytes":0}',
+    b'{"exit_code":0,"duration_ms":1}',
+    b'{"exit_code":0,"duration_ms":1,"stdout_bytes":1,"stderr_bytes":0}',
+    b'{"exit_code":0,"duration_ms":1,"stdout_bytes":0,"stderr_bytes":-1}',
     b'{"name":"x","path":"/x","is_dir":"perhaps"}',
     b'{"bytes":-1}',
     b'{"bytes":5}',
@@ -132,7 +136,7 @@ async def test_single_bytes_cost_no_more_than_their_sum() -> None:
     pairs = b"".join(
         protocol.frame(1, DATA, OUTPUT, b"o") + protocol.frame(1, DATA, protocol.ERRORS, b"e") for _ in range(count)
     )
-    outcome = {"exit_code": 0, "duration_ms": 1}
+    outcome = {"exit_code": 0, "duration_ms": 1, "stdout_bytes": count, "stderr_bytes": count}
     lie = answering(pairs, protocol.message(1, RESULT, outcome))
     async with lied_to(lie) as guest, guest.exec(ExecOrder(argv=["x"])) as frames:
         received = [frame async for frame in frames]
@@ -165,7 +169,7 @@ def welcoming(make: Callable[[bytes], bytes]) -> Lie:
         (welcoming(lambda nonce: b"\0" * 100_000), "did not answer within"),
         (welcoming(lambda nonce: protocol.welcome(bytes(16), {})), "did not answer within"),
         (welcoming(lambda nonce: protocol.welcome(nonce, {})[:-1] + b"\0"), "did not answer within"),
-        (welcoming(lambda nonce: protocol.welcome(nonce, {"refused": "x"}, version=3)), "speaks protocol version 3"),
+        (welcoming(lambda nonce: protocol.welcome(nonce, {"refused": "x"}, version=99)), "speaks protocol version 99"),
     ],
     ids=["silence", "garbage", "another nonce", "a wrong sum", "another version"],
 )

@@ -97,7 +97,7 @@ def test_a_length_beyond_the_limit_is_no_header() -> None:
 def test_a_greeting_of_another_version_is_told_and_leads_nowhere() -> None:
     parser = Parser(protocol.seek_hello)
     frames = encoded([(1, protocol.DATA, 0, b"x")])
-    assert feed(parser, protocol.PREAMBLE + protocol.hello(NONCE, version=3) + frames, []) == [Hello(3, NONCE)]
+    assert feed(parser, protocol.PREAMBLE + protocol.hello(NONCE, version=99) + frames, []) == [Hello(99, NONCE)]
     assert parser.lost
 
 

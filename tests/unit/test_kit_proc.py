@@ -6,11 +6,13 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torpor.kit.proc import Child, ProgramFailed, ProgramMissing, run
+from torpor.kit.proc import Child, Orphan, ProgramFailed, ProgramMissing, run
+from torpor.kit.procfs import cpu_seconds, mark_of, resident_bytes
 from torpor.kit.sockets import connect_to, listen_at
 
 
@@ -107,6 +109,87 @@ asyncio.run(main())
         return
     assert select.select([process], [], [], 10)[0], "the child outlived its owner"
     os.close(process)
+
+
+LEAVES_A_CHILD = """
+import asyncio, os, signal
+from torpor.kit.proc import Child
+async def main():
+    child = Child(["sleep", "1000"], lasting=True)
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+async def test_a_lasting_child_outlives_its_owner_and_is_found_by_its_mark() -> None:
+    owner = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", LEAVES_A_CHILD], capture_output=True, text=True, check=False
+    )
+    assert owner.returncode == -signal.SIGKILL, owner.stderr
+    mark = mark_of(int(owner.stdout))
+    assert mark is not None
+    orphan = Orphan(mark)
+    assert not orphan.gone.is_set()
+    await orphan.kill()
+    await orphan.kill()
+    assert (orphan.gone.is_set(), orphan.code) == (True, None)
+    assert mark_of(mark.pid) is None
+    with pytest.raises(ProcessLookupError):
+        Orphan(mark)
+
+
+async def test_another_process_of_that_number_is_not_taken_for_it() -> None:
+    child = Child(["sleep", "1000"])
+    mark = mark_of(child.pid)
+    assert mark is not None
+    for other in (replace(mark, started=mark.started - 1), replace(mark, boot="another")):
+        with pytest.raises(ProcessLookupError):
+            Orphan(other)
+    await child.kill()
+
+
+async def test_a_child_that_is_left_is_not_ended_by_who_left_it() -> None:
+    child = Child(["sleep", "1000"], lasting=True)
+    mark = mark_of(child.pid)
+    assert mark is not None
+    child.leave()
+    child.leave()
+    child.signal(signal.SIGKILL)
+    await child.kill()
+    orphan = Orphan(mark)
+    assert not orphan.gone.is_set()
+    await orphan.kill()
+    assert (await asyncio.to_thread(os.waitpid, child.pid, 0))[0] == child.pid
+
+
+BUSY = """
+import time
+held = b"a" * 50_000_000
+while time.process_time() < 0.2: pass
+print("done", flush=True)
+time.sleep(1000)
+"""
+
+
+async def test_what_a_process_uses_is_told_while_it_runs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "said")
+
+    def first_line() -> str:
+        with (tmp_path / "said").open() as file:
+            return file.readline()
+
+    told = asyncio.create_task(asyncio.to_thread(first_line))
+    with await asyncio.to_thread((tmp_path / "said").open, "wb") as said:
+        busy = Child([sys.executable, "-c", BUSY], output=said.fileno())
+    assert await told == "done\n"
+    spent, held = cpu_seconds(busy.pid), resident_bytes(busy.pid)
+    assert spent is not None
+    assert held is not None
+    assert 0.1 < spent < 10
+    assert 50_000_000 < held < 500_000_000
+    await busy.kill()
+    assert (resident_bytes(busy.pid), cpu_seconds(busy.pid), mark_of(busy.pid)) == (None, None, None)
 
 
 def test_sockets_work_at_paths_longer_than_an_address_holds(tmp_path: Path) -> None:

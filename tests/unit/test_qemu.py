@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,11 @@ import pytest
 from torpor.errors import Unsupported
 from torpor.model.template import Fingerprint
 from torpor.vmm.bounded_log import CHUNK_BYTES, BoundedLog, read_log
-from torpor.vmm.driver import Disk, Hardware
+from torpor.vmm.driver import Disk, Hardware, Place
 from torpor.vmm.qemu import probe
 from torpor.vmm.qemu.argv import Descriptors, kvm, qemu_argv, tcg
 from torpor.vmm.qemu.driver import QemuDriver, qemu_version
+from torpor.vmm.qemu.machine import listen_to_log, log_pipe
 from torpor.vmm.qemu.processor import processor_name
 from torpor.vmm.qemu.tsc import _from_cpuinfo, tsc_khz
 
@@ -125,6 +128,30 @@ async def test_closing_a_log_keeps_what_had_arrived(tmp_path: Path) -> None:
     log.close()
     theirs.close()
     assert read_log(tmp_path / "vmm.log") == b"last words\n"
+
+
+def fill(pipe: int) -> None:
+    """Write until it takes no more."""
+    with suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"x" * 1024)
+
+
+async def test_a_pipe_that_nobody_listens_to_neither_blocks_nor_breaks_and_is_read_on_by_the_next(
+    tmp_path: Path,
+) -> None:
+    place = Place("place", tmp_path)
+    os.mkfifo(log_pipe(place))
+    theirs = os.open(log_pipe(place), os.O_RDWR | os.O_NONBLOCK)
+    first = listen_to_log(place)
+    os.write(theirs, b"heard\n")
+    first.close()
+    os.write(theirs, b"kept for the next\n")
+    fill(theirs)
+    next_one = listen_to_log(place)
+    next_one.close()
+    os.close(theirs)
+    assert read_log(place.log).startswith(b"heard\nkept for the next\nxxx")
 
 
 def test_a_console_that_never_spoke_reads_as_nothing(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_exists_tells_a_missing_file_from_a_missing_sandbox() -> None:
 def test_a_download_replaces_the_file_whole_or_leaves_it(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("old")
-    broken: list[Reply | Exception] = [answer(entry("/f")), *[streamed(b"new", breaks=httpx2.ReadError("cut"))] * 4]
+    broken: list[Reply | BaseException] = [answer(entry("/f")), *[streamed(b"new", breaks=httpx2.ReadError("cut"))] * 4]
     with pytest.raises(OutcomeUnknown):
         download(Script(broken), target, "/f")
     assert (target.read_text(), os.listdir(tmp_path)) == ("old", ["file"])

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from torpor.host.recover import machines_of
 from torpor.storage.layout import Layout
+from torpor.vmm.qemu.survivors import QemuSurvivors
 
 # Often enough to see a buffer that is held for some tens of milliseconds.
 _LOOK_EVERY_S = 0.02
@@ -21,7 +21,8 @@ def machines_running(layout: Layout, sandbox_id: str) -> list[int]:
     What a process has open tells, as its command line has the name that the sandbox's folder was made under.
     """
     part = f"/{sandbox_id}/"
-    return [pid for pid in machines_of(layout) if any(part in path for path in _open_files(pid))]
+    running = [process.pid for process in QemuSurvivors().below(layout.sandboxes)]
+    return [pid for pid in running if any(part in path for path in _open_files(pid))]
 
 
 def _open_files(pid: int) -> list[str]:

@@ -12,15 +12,20 @@ from torpor.cli import (
     cp,
     doctor,
     exec,
+    history,
+    life,
     output,
+    process,
     sandbox,
     serve,
     shell,
     snapshot,
     states,
     template,
+    top,
     tree,
     up,
+    usage,
     version,
 )
 from torpor.errors import InvalidRequest, TorporError
@@ -38,7 +43,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_SANDBOXES, _TIME, _COPIES, _SERVER = "Sandboxes", "Sleep and wake", "Snapshots and copies", "The server"
+_SANDBOXES, _TIME, _COPIES = "Sandboxes", "Sleep and wake", "Snapshots and copies"
+_ACCOUNT, _SERVER = "What they do and cost", "The server"
 _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
     _SANDBOXES: {
         "create": sandbox.create,
@@ -46,6 +52,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "show": sandbox.show,
         "exec": exec.exec_command,
         "shell": shell.shell,
+        "ps": process.ps,
+        "attach": process.attach,
+        "kill": process.kill,
         "cp": cp.cp,
         "rm": sandbox.rm,
     },
@@ -54,6 +63,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "wake": states.wake,
         "pause": states.pause,
         "resume": states.resume,
+        "ttl": life.ttl,
+        "idle": life.idle,
     },
     _COPIES: {
         "snapshots": snapshot.list_all,
@@ -61,6 +72,11 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "restore": sandbox.restore,
         "fork": sandbox.fork,
         "tree": tree.tree,
+    },
+    _ACCOUNT: {
+        "top": top.top,
+        "usage": usage.usage,
+        "logs": history.logs,
     },
     _SERVER: {
         "up": up.up,

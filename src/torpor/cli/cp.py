@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from torpor.cli import output
+from torpor.cli import output, wording
 from torpor.cli.options import Json
 from torpor.errors import InvalidRequest, NotFound
 from torpor.wire.names import local_name, wire_name
@@ -57,7 +57,7 @@ def cp(
         output.show_json({"files": moved.files, "bytes": moved.bytes, "skipped": moved.skipped})
     elif STREAM not in (source, target):
         files = "1 file" if moved.files == 1 else f"{moved.files} files"
-        output.note(f"copied {files}, {output.size(moved.bytes)}, in {time.monotonic() - begin:.1f} s")
+        output.note(f"copied {files}, {wording.size(moved.bytes)}, in {time.monotonic() - begin:.1f} s")
 
 
 def _sides(source: str, target: str) -> tuple[_Place, _Place, bool]:

@@ -15,15 +15,15 @@ from typer.core import TyperCommand, TyperOption
 
 from torpor.cli import output
 from torpor.cli.options import EnvVars, Json, SandboxName, named_values
+from torpor.cli.process import TIMEOUT_CODE, record
 from torpor.errors import ExecTimeout, InvalidRequest
 from torpor.wire.public import MAX_STDIN_BYTES
 
 if TYPE_CHECKING:
     from typer._click.core import Context
 
-    from torpor.sdk import ExecResult
+    from torpor.sdk import ExecResult, Sandbox
 
-TIMEOUT_CODE = 124
 _SILENT_PIPE_S = 10.0
 
 
@@ -42,38 +42,80 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
     user: Annotated[str | None, typer.Option(help="The guest's user it runs as.  [default: root]")] = None,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
     wait_stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Wait for what is piped in, however long.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for it: print its id and end.")] = False,
     json: Json = False,
 ) -> int:
-    """Run a command and exit with its code; 124 if it took too long.
+    """Run a command and exit with its code; 124 if it took too long. Ctrl-C ends it.
 
     What is piped in becomes its stdin (16 MiB at most). Options stand before the command; from its first word on
-    everything belongs to it.
+    everything belongs to it. A restart of the server in the meantime is waited out. With `--detach` it runs on alone:
+    `torpor attach` listens to it, `torpor ps` shows it, `torpor kill` ends it.
 
     Examples: `torpor exec ID 'cd /work && make test'`, `torpor exec ID --timeout 60 -- python3 -c 'print(1)'`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
-    variables = named_values(env, "--env")
-    stdin = None if no_stdin else piped_stdin(patient=wait_stdin)
+    order = _Order(
+        command[0] if len(command) == 1 else command,
+        named_values(env, "--env"),
+        timeout,
+        cwd,
+        user,
+        None if no_stdin else piped_stdin(patient=wait_stdin),
+    )
     with connection() as client:
-        try:
-            result = find(client, sandbox).exec(
-                command[0] if len(command) == 1 else command,
-                timeout_seconds=timeout,
-                cwd=cwd,
-                env=variables,
-                user=user,
-                stdin=stdin,
-                binary=True,
-                on_stdout=None if json else output.to_stdout,
-                on_stderr=None if json else output.to_stderr,
-            )
-        except ExecTimeout as error:
-            output.fail(error)
-            return TIMEOUT_CODE
+        box = find(client, sandbox)
+        return _start(box, order, json=json) if detach else _run(box, order, json=json)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Order:
+    """What is to be run, as it was typed."""
+
+    command: str | list[str]
+    env: dict[str, str]
+    timeout_s: float | None
+    cwd: str | None
+    user: str | None
+    stdin: bytes | None
+
+
+def _run(box: Sandbox, order: _Order, *, json: bool) -> int:
+    try:
+        result = box.exec(
+            order.command,
+            timeout_seconds=order.timeout_s,
+            cwd=order.cwd,
+            env=order.env,
+            user=order.user,
+            stdin=order.stdin,
+            binary=True,
+            on_stdout=None if json else output.to_stdout,
+            on_stderr=None if json else output.to_stderr,
+        )
+    except ExecTimeout as error:
+        output.fail(error)
+        return TIMEOUT_CODE
     if json:
         output.show_json(_record(result))
     return result.exit_code
+
+
+def _start(box: Sandbox, order: _Order, *, json: bool) -> int:
+    process = box.start(
+        order.command,
+        timeout_seconds=order.timeout_s,
+        cwd=order.cwd,
+        env=order.env,
+        user=order.user,
+        stdin=False if order.stdin is None else order.stdin,
+    )
+    if json:
+        output.show_json(record(process.info))
+    else:
+        output.say(process.id)
+        output.note(f"it runs on its own. `torpor attach {box.name or box.id} {process.id}` listens to it")
+    return 0
 
 
 class ExecCommand(TyperCommand):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -92,6 +93,47 @@ Memory = Annotated[int | None, typer.Option("--memory", metavar="MIB", help="Mem
 Disk = Annotated[int | None, typer.Option("--disk", metavar="GIB", help="Disk.  [default: as it was made]")]
 
 
+# What the server does for a new sandbox of its own accord.
+Idle = Annotated[
+    str | None, typer.Option("--idle", metavar="TIME", help="After so long without use it hibernates: 90, 15m, 2h.")
+]
+OnIdle = Annotated[str | None, typer.Option("--on-idle", metavar="WHAT", help="What --idle does: hibernate or delete.")]
+OnCrash = Annotated[
+    str | None,
+    typer.Option("--on-crash", metavar="WHAT", help="If its machine dies: fail, or restore its last snapshot."),
+]
+CheckpointEvery = Annotated[
+    str | None, typer.Option("--checkpoint-every", metavar="TIME", help="Take a checkpoint every 5m, say, of running.")
+]
+CheckpointExecs = Annotated[
+    int | None, typer.Option("--checkpoint-execs", metavar="N", help="Take a checkpoint after every N commands.")
+]
+CheckpointKeep = Annotated[
+    int | None, typer.Option("--checkpoint-keep", metavar="N", help="Keep so many of these checkpoints.  [default: 3]")
+]
+
+
+def care(
+    idle: str | None,
+    on_idle: str | None,
+    on_crash: str | None,
+    checkpoint_every: str | None,
+    checkpoint_execs: int | None,
+    checkpoint_keep: int | None,
+) -> Any:
+    """Return what the options above say, as keywords of `Sandbox.create`; left out what is not said."""
+    every = None if checkpoint_every is None else seconds(checkpoint_every, "--checkpoint-every")
+    said = {
+        "idle_timeout_seconds": None if idle is None else seconds(idle, "--idle"),
+        "on_idle": on_idle,
+        "on_crash": on_crash,
+        "checkpoint_every_seconds": every,
+        "checkpoint_every_execs": checkpoint_execs,
+        "checkpoint_keep": checkpoint_keep,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
 def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
     """Return NAME=VALUE texts as a mapping. Raises InvalidRequest for one without a name or `=`."""
     values: dict[str, str] = {}
@@ -109,6 +151,22 @@ def seconds(text: str, option: str) -> int:
     if not match:
         raise InvalidRequest(f"{option} takes a length of time such as 90, 15m, 2h or 1d, and {text!r} is not that")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """Return a moment such as 2030-01-31T12:00 or, so long ago, 2h or 7d. Raises InvalidRequest."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        pass
+    try:
+        return datetime.now().astimezone() - timedelta(seconds=seconds(text, option))
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"{option} takes a moment such as 2030-01-31T12:00, or how long ago it was such as 2h, not {text!r}"
+        ) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from torpor.errors import InvalidRequest, SandboxLost, TorporError
@@ -97,12 +97,30 @@ def table(
 
     On a narrow terminal the `cut` columns lose their ends and other long ones are folded; the first stays whole.
     """
+    if rows:
+        _say_drawn(_drawn(columns, rows, cut))
+    else:
+        note(empty)
+
+
+@contextlib.contextmanager
+def redrawn() -> Iterator[Callable[[Sequence[str], Sequence[Sequence[str]]], None]]:
+    """Give a function that shows rows under their columns' names in the place of those it showed before."""
+    from rich.live import Live  # noqa: PLC0415
+
+    with Live(console=_console(sys.stdout), auto_refresh=False) as live:
+        yield lambda columns, rows: live.update(_drawn(columns, rows), refresh=True)
+
+
+def is_shown() -> bool:
+    """Tell whether a person looks at what goes to stdout."""
+    return sys.stdout.isatty() and not _Mode.as_json
+
+
+def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str] = frozenset()) -> Table:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    if not rows:
-        note(empty)
-        return
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(columns):
         is_short = all(len(row[place]) <= _SHORT for row in rows)
@@ -110,7 +128,7 @@ def table(
         drawn.add_column(column.upper(), no_wrap=place == 0 or is_short, overflow=overflow)
     for row in rows:
         drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
-    _say_drawn(drawn)
+    return drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,39 +295,6 @@ def gone() -> int:
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())
     return 141
-
-
-def ago(moment: datetime) -> str:
-    """Return how long ago, or until, a moment is: `3 min`."""
-    return span(abs((datetime.now(UTC) - moment).total_seconds()))
-
-
-def span(seconds: float) -> str:
-    """Return a length of time in its largest unit that fits."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            count = seconds / length
-            return (f"{count:.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")) + f" {unit}"
-    return f"{seconds:.0f} s"
-
-
-def taken(seconds: float) -> str:
-    """Return how long something took: `85 ms`, `1.2 s`."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in its largest unit that fits."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-def pairs(values: Mapping[str, str]) -> str:
-    """Return names and values in one line."""
-    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def _sentence(error: BaseException) -> str:

@@ -14,12 +14,14 @@ from torpor.wire.home import SERVER_FILE
 @dataclass(frozen=True, slots=True)
 class Record:
     """A server that listens. `began` is its process's start time in clock ticks after boot: with the pid it names the
-    process for good, where the pid alone may have gone to another.
+    process for good, where the pid alone may have gone to another. `stop_s`: how long it may take to put to sleep what
+    runs when it is stopped, in seconds.
     """
 
     url: str
     pid: int
     began: int
+    stop_s: float
 
     def is_alive(self) -> bool:
         """Tell whether that very process runs."""
@@ -30,9 +32,9 @@ class Record:
         write_whole(home / SERVER_FILE, json.dumps(asdict(self)).encode() + b"\n")
 
 
-def own(url: str) -> Record:
+def own(url: str, stop_s: float) -> Record:
     """Return this process's record."""
-    return Record(url, os.getpid(), began(os.getpid()) or 0)
+    return Record(url, os.getpid(), began(os.getpid()) or 0, stop_s)
 
 
 def read(home: Path) -> Record | None:
@@ -42,7 +44,7 @@ def read(home: Path) -> Record | None:
     """
     try:
         said = json.loads((home / SERVER_FILE).read_text())
-        record = Record(str(said["url"]), int(said["pid"]), int(said["began"]))
+        record = Record(str(said["url"]), int(said["pid"]), int(said["began"]), float(said["stop_s"]))
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
     return record if record.is_alive() else None

@@ -6,21 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli import output
+from torpor.cli import output, wording
 from torpor.cli.options import (
+    CheckpointEvery,
+    CheckpointExecs,
+    CheckpointKeep,
     Cpu,
     Disk,
     EnvVars,
+    Idle,
     Json,
     Labels,
     Memory,
     Name,
+    OnCrash,
+    OnIdle,
     Persistent,
     SandboxName,
     SandboxNames,
     SnapshotName,
     TemplateName,
     Ttl,
+    care,
     named_values,
     seconds,
 )
@@ -41,6 +48,12 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     cpu: Cpu = None,
     memory: Memory = None,
     disk: Disk = None,
+    idle: Idle = None,
+    on_idle: OnIdle = None,
+    on_crash: OnCrash = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoint_execs: CheckpointExecs = None,
+    checkpoint_keep: CheckpointKeep = None,
     json: Json = False,
 ) -> None:
     """Make a sandbox and print its id.
@@ -62,6 +75,7 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
             memory_mb=memory,
             disk_gb=disk,
             client=client,
+            **care(idle, on_idle, on_crash, checkpoint_every, checkpoint_execs, checkpoint_keep),
         )
     _tell_new(sandbox.info, json)
 
@@ -77,6 +91,12 @@ def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
     cpu: Cpu = None,
     memory: Memory = None,
     disk: Disk = None,
+    idle: Idle = None,
+    on_idle: OnIdle = None,
+    on_crash: OnCrash = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoint_execs: CheckpointExecs = None,
+    checkpoint_keep: CheckpointKeep = None,
     json: Json = False,
 ) -> None:
     """Make a sandbox from a snapshot and print its id. It runs on from where the snapshot was taken.
@@ -98,6 +118,7 @@ def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
             memory_mb=memory,
             disk_gb=disk,
             client=client,
+            **care(idle, on_idle, on_crash, checkpoint_every, checkpoint_execs, checkpoint_keep),
         )
     _tell_new(sandbox.info, json)
 
@@ -209,6 +230,13 @@ def called(sandbox: Sandbox) -> str:
     return f"{sandbox.name} ({sandbox.id})" if sandbox.name else sandbox.id
 
 
+def when_idle(info: SandboxInfo) -> str:
+    """Return what idleness does to a sandbox; "" if nothing."""
+    if info.idle_timeout_seconds is None:
+        return ""
+    return f"{info.on_idle} after {wording.span(info.idle_timeout_seconds)}"
+
+
 def _life(ttl: str | None) -> int:
     from torpor.wire.public import DEFAULT_TTL_SECONDS  # noqa: PLC0415
 
@@ -224,21 +252,21 @@ def _tell_new(info: SandboxInfo, json: bool) -> None:
 
 
 def _row(info: SandboxInfo) -> tuple[str, ...]:
-    ends = output.ago(info.expires_at) if info.expires_at else "never"
+    ends = wording.ago(info.expires_at) if info.expires_at else "never"
     return (
         info.id,
         info.name or "",
         info.template,
         info.state,
-        output.ago(info.created_at),
+        wording.ago(info.created_at),
         ends,
-        output.pairs(info.metadata),
+        wording.pairs(info.metadata),
     )
 
 
 def _created(info: SandboxInfo) -> str:
     took = f" in {info.boot_ms} ms" if info.boot_ms is not None else ""
-    end = f"ends in {output.ago(info.expires_at)}" if info.expires_at else "lives until it is deleted"
+    end = f"ends in {wording.ago(info.expires_at)}" if info.expires_at else "lives until it is deleted"
     source = info.from_snapshot or info.template
     return f"{source}, {info.state}{took}, {end}. Next: torpor exec {info.name or info.id} 'uname -a'"
 
@@ -253,13 +281,25 @@ def _described(info: SandboxInfo) -> dict[str, str]:
         "size": f"{info.cpu} cpu, {info.memory_mb} MiB memory, {info.disk_gb} GiB disk",
         "network": info.network,
         "address": info.guest_ip or "",
-        "created": f"{info.created_at:%Y-%m-%d %H:%M:%S %Z} ({output.ago(info.created_at)} ago)",
-        "ends": f"{info.expires_at:%Y-%m-%d %H:%M:%S %Z} (in {output.ago(info.expires_at)})"
+        "created": f"{info.created_at:%Y-%m-%d %H:%M:%S %Z} ({wording.ago(info.created_at)} ago)",
+        "ends": f"{info.expires_at:%Y-%m-%d %H:%M:%S %Z} (in {wording.ago(info.expires_at)})"
         if info.expires_at
         else "never",
-        "metadata": output.pairs(info.metadata),
+        "when idle": when_idle(info),
+        "after a crash": "restored from its last snapshot" if info.on_crash == "restore" else "",
+        "checkpoints": _checkpoints(info),
+        "metadata": wording.pairs(info.metadata),
         "restored in": f"{info.boot_ms} ms" if info.boot_ms is not None else "",
         "forked from": info.parent_id or "",
         "from snapshot": info.from_snapshot or "",
         "last snapshot": info.last_snapshot_id or "",
     }
+
+
+def _checkpoints(info: SandboxInfo) -> str:
+    every = []
+    if info.checkpoint_every_seconds is not None:
+        every.append(f"every {wording.span(info.checkpoint_every_seconds)}")
+    if info.checkpoint_every_execs is not None:
+        every.append(f"every {info.checkpoint_every_execs} commands")
+    return f"{', '.join(every)}; the newest {info.checkpoint_keep} are kept" if every else ""

@@ -46,25 +46,36 @@ def run(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
 
 
 async def _serve(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
-    async with _application(home) as (app, templates):
-        server = _Server(_config(app), lambda: _announce(listener, home, templates, ready_fd))
-        with _stopped_by_signals(server):
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                _withdraw(home)
+    """Serve until a signal, in this order: no new calls, GRACE_S for those that run, then what runs is put to sleep.
+
+    Signals are heeded until all of that is done.
+    """
+    config = ControlConfig.from_environment(home)
+    with _stopped_by_signals() as stop:
+        async with _application(config) as (app, templates):
+            server = _Server(_config(app), lambda: _announce(listener, config, templates, ready_fd))
+            stop.stops(server)
+            await server.serve(sockets=[listener])
 
 
 @asynccontextmanager
-async def _application(home: Path) -> AsyncIterator[tuple[App, list[str]]]:
-    """Yield the public application, and the names of the templates there are."""
+async def _application(config: ControlConfig) -> AsyncIterator[tuple[App, list[str]]]:
+    """Yield the public application, and the names of the templates there are.
+
+    When the block ends well, what runs is put to sleep. Until that is done the server can be found, though it does not
+    listen any more.
+    """
+    home = config.home
     async with host_agent(HostConfig.from_environment(home)) as host:
         transport = MemoryTransport(host)
         async with httpx2.AsyncClient(transport=transport, base_url="http://host") as client:
             answer = await client.get(f"/host/{HOST_API_VERSION}/templates")
         names = [template.name for template in TemplateList.model_validate_json(answer.content).items]
-        async with control_plane(ControlConfig(home), transport) as app:
-            yield app, names
+        try:
+            async with control_plane(config, transport) as app:
+                yield app, names
+        finally:
+            _withdraw(home)
 
 
 def _config(app: App) -> uvicorn.Config:
@@ -97,30 +108,43 @@ class _Server(uvicorn.Server):
         yield
 
 
-@contextmanager
-def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Let the first signal stop the server in good order and the second at once."""
-    loop = asyncio.get_running_loop()
+class _Stop:
+    """The first signal stops the server in good order, also one that comes before it listens; the second at once."""
 
-    def stop() -> None:
-        if server.should_exit:
-            output.warn("stopped at once; the next start clears away what was left")
+    def __init__(self) -> None:
+        self._asked = False
+        self._server: uvicorn.Server | None = None
+
+    def stops(self, server: uvicorn.Server) -> None:
+        """Have a signal stop this server."""
+        self._server = server
+        server.should_exit = self._asked
+
+    def __call__(self) -> None:
+        if self._asked:
+            output.warn("stopped at once; the next start takes over what runs, and clears away what was left")
             os._exit(1)
-        server.should_exit = True
-        output.note("stopping; once more stops at once")
+        self._asked = True
+        if self._server is not None:
+            self._server.should_exit = True
+        output.note("stopping: what runs is put to sleep first; once more stops at once")
 
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[_Stop]:
+    loop, stop = asyncio.get_running_loop(), _Stop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        yield
+        yield stop
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
 
-def _announce(listener: socket.socket, home: Path, templates: list[str], ready_fd: int | None) -> None:
-    url = _url(listener)
-    record.own(url).write(home)
+def _announce(listener: socket.socket, config: ControlConfig, templates: list[str], ready_fd: int | None) -> None:
+    url, home = _url(listener), config.home
+    record.own(url, GRACE_S + config.stop_within_s).write(home)
     output.say(f"Torpor {installed_version('torpor')} listens on {url}")
     output.say(f"  key        {home / KEY_FILE}")
     there = ", ".join(templates) or "none yet: `torpor template build base` makes one"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from torpor.cli import output
+from torpor.cli import output, wording
 from torpor.cli.options import Json, SandboxName, SnapshotName, SnapshotNames, complete_id
 from torpor.cli.sandbox import called
 from torpor.errors import HostUnreachable, NotFound, TorporError
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from typer._click.shell_completion import CompletionItem
 
     from torpor.sdk import Snapshot
+    from torpor.sdk.descent import Branch
 
 TAKE = "take"
+_NONE = "There are no snapshots. `torpor snapshot ID` takes one."
 
 
 class SnapshotGroup(TyperGroup):
@@ -69,8 +71,8 @@ def take(
         return
     output.say(taken.id)
     output.note(
-        f"{output.size(taken.size_bytes)}, durable in {output.taken(taken.took_ms / 1000)}; "
-        f"the sandbox stood still for {output.taken(taken.pause_ms / 1000)} of it. "
+        f"{wording.size(taken.size_bytes)}, durable in {wording.taken(taken.took_ms / 1000)}; "
+        f"the sandbox stood still for {wording.taken(taken.pause_ms / 1000)} of it. "
         f"Back to it: torpor rollback {box.name or box.id} {taken.id}"
     )
 
@@ -113,7 +115,7 @@ def verify(snapshots: SnapshotNames, json: Json = False) -> int:
                 continue
             verified.append(told.model_dump())
             if not json:
-                size, took = output.size(told.checked_bytes), output.taken(told.took_ms / 1000)
+                size, took = wording.size(told.checked_bytes), wording.taken(told.took_ms / 1000)
                 output.say(f"{told.id}  ok  {size} read in {took}")
     if json:
         output.show_json(verified)
@@ -155,18 +157,19 @@ def list_all(
         typer.Argument(metavar="ID", help="Only those of this sandbox: its id or name.", autocompletion=complete_id),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")] = None,
+    as_tree: Annotated[bool, typer.Option("--tree", help="Draw which was taken after which.")] = False,
     json: Json = False,
 ) -> None:
     """List the snapshots, newest first.
 
-    SIZE is what one takes up on disk beyond what it shares with its PARENT.
+    SIZE is what one takes up on disk beyond what it shares with its PARENT. With --tree they are drawn by descent.
 
     Example: `torpor snapshots sbx-4kd9m2x7p0c5w8zt`
     """
     from itertools import islice  # noqa: PLC0415
 
     from torpor.cli.link import connection, find  # noqa: PLC0415
-    from torpor.sdk import Snapshot  # noqa: PLC0415
+    from torpor.sdk import Snapshot, Snapshots  # noqa: PLC0415
 
     with connection() as client:
         owner = None if sandbox is None else find(client, sandbox)
@@ -174,10 +177,13 @@ def list_all(
     if json:
         output.show_json([output.facts(snapshot) for snapshot in found])
         return
+    if as_tree:
+        output.tree([_limb(branch) for branch in Snapshots(found).tree()], empty=_NONE)
+        return
     output.table(
         ("id", "sandbox", "kind", "name", "size", "age", "parent"),
         [_row(snapshot) for snapshot in found],
-        empty="There are no snapshots. `torpor snapshot ID` takes one.",
+        empty=_NONE,
         cut={"sandbox", "parent"},
     )
 
@@ -198,7 +204,7 @@ def rollback(sandbox: SandboxName, snapshot: SnapshotName, json: Json = False) -
     if json:
         output.show_json(output.facts(info))
         return
-    output.note(f"{called(box)} is again what it was {output.ago(target.created_at)} ago, in {target}")
+    output.note(f"{called(box)} is again what it was {wording.ago(target.created_at)} ago, in {target}")
 
 
 def _row(snapshot: Snapshot) -> tuple[str, ...]:
@@ -207,10 +213,16 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
         snapshot.sandbox_id,
         snapshot.kind,
         snapshot.name or "",
-        output.size(snapshot.size_bytes),
-        output.ago(snapshot.created_at),
+        wording.size(snapshot.size_bytes),
+        wording.ago(snapshot.created_at),
         snapshot.parent_id or "",
     )
+
+
+def _limb(branch: Branch[Snapshot]) -> output.Branch:
+    one = branch.snapshot
+    said = [one.name or "", f"{one.kind}, {wording.size(one.size_bytes)}", f"{wording.ago(one.created_at)} ago"]
+    return output.Branch(one.id, said, [_limb(below) for below in branch.branches])
 
 
 def _described(snapshot: Snapshot) -> dict[str, str]:
@@ -221,10 +233,10 @@ def _described(snapshot: Snapshot) -> dict[str, str]:
         "of sandbox": snapshot.sandbox_id,
         "template": snapshot.template,
         "machine": f"{snapshot.cpu} cpu, {snapshot.memory_mb} MiB memory, {snapshot.disk_gb} GiB disk",
-        "taken": f"{snapshot.created_at:%Y-%m-%d %H:%M:%S %Z} ({output.ago(snapshot.created_at)} ago)",
-        "size": f"{output.size(snapshot.size_bytes)} beyond its parent",
+        "taken": f"{snapshot.created_at:%Y-%m-%d %H:%M:%S %Z} ({wording.ago(snapshot.created_at)} ago)",
+        "size": f"{wording.size(snapshot.size_bytes)} beyond its parent",
         "parent": snapshot.parent_id or "",
-        "memory": f"{output.size(snapshot.dirty_bytes)} was written, {output.size(snapshot.written_bytes)} of it new",
-        "stood still for": output.taken(snapshot.pause_ms / 1000),
-        "durable in": output.taken(snapshot.took_ms / 1000),
+        "memory": f"{wording.size(snapshot.dirty_bytes)} was written, {wording.size(snapshot.written_bytes)} of it new",
+        "stood still for": wording.taken(snapshot.pause_ms / 1000),
+        "durable in": wording.taken(snapshot.took_ms / 1000),
     }

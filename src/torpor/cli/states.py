@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli import output
+from torpor.cli import output, wording
 from torpor.cli.options import Json, SandboxNames, seconds
 from torpor.cli.sandbox import called
 from torpor.errors import HostUnreachable, TorporError
@@ -79,7 +79,7 @@ def _each(names: Sequence[str], doing: str, act: Callable[[Sandbox], object], *,
                 code = output.fail(error)
                 continue
             done.append(sandbox)
-            output.note(f"{called(sandbox)}: {sandbox.state} after {output.taken(time.monotonic() - begin)}")
+            output.note(f"{called(sandbox)}: {sandbox.state} after {wording.taken(time.monotonic() - begin)}")
     if json:
         output.show_json([output.facts(sandbox.info) for sandbox in done])
     return code

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torpor.cli import output
+from torpor.cli import output, wording
 from torpor.cli.options import Home, Json, TemplateName, home_folder, server_parts
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def build(
         output.show_json(_record(view))
         return
     output.say(
-        f"template {view.name} is ready: {output.size(view.size_bytes)}, "
+        f"template {view.name} is ready: {wording.size(view.size_bytes)}, "
         f"cold boot {view.cold_boot_ms / 1000:.1f} s under {view.accelerator}"
     )
 
@@ -97,8 +97,8 @@ def _row(view: TemplateView) -> tuple[str, ...]:
         str(view.cpu),
         f"{view.memory_mb} MiB",
         f"{view.disk_gb} GiB",
-        output.size(view.size_bytes),
+        wording.size(view.size_bytes),
         f"{view.cold_boot_ms / 1000:.1f} s",
         view.accelerator,
-        output.ago(view.created_at),
+        wording.ago(view.created_at),
     )

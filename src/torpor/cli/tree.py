@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torpor.cli import output
+from torpor.cli import output, wording
 from torpor.cli.options import Json, complete_id
 from torpor.errors import Conflict, NotFound
 from torpor.model.ids import is_snapshot_id
@@ -119,8 +119,8 @@ def _words(fact: SandboxInfo | Snapshot | None) -> Iterator[str]:
         yield fact.state
         yield f"{fact.template}, {fact.memory_mb} MiB"
     else:
-        yield f"{fact.kind}, {output.size(fact.size_bytes)}"
-    yield f"{output.ago(fact.created_at)} ago"
+        yield f"{fact.kind}, {wording.size(fact.size_bytes)}"
+    yield f"{wording.ago(fact.created_at)} ago"
 
 
 def _record(node: Node) -> dict[str, Any]:

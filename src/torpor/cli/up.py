@@ -20,6 +20,7 @@ from torpor.errors import Failed, Forbidden
 LOG_FILE = "server.log"
 _SERVE = (sys.executable, "-m", "torpor.cli", "serve")
 _LOG_TAIL_BYTES = 4096
+# What a server may need to end beside putting to sleep what runs: closing files, a disk that is slow.
 _STOP_PATIENCE_S = 60.0
 
 
@@ -49,13 +50,13 @@ def up(
 
 
 def down(home: Home = None, json: Json = False) -> None:
-    """Stop the server and wait for its end. Its sandboxes' machines end with it.
+    """Stop the server and wait for its end. What runs is put to sleep first, and wakes when it is used again.
 
     Example: `sudo torpor down`
     """
     running = record.read(home_folder(home))
     if running is not None:
-        with output.busy("stopping the server ..."):
+        with output.busy(f"stopping the server, which puts to sleep what runs (up to {running.stop_s:.0f} s) ..."):
             stop(running)
     if json:
         output.show_json({"stopped": running is not None})
@@ -92,6 +93,7 @@ def start(home: Path, port: int) -> str:
 
 def stop(running: record.Record) -> None:
     """Ask a server to end and wait until it has. Raises Forbidden if it is not ours, Failed if it does not end."""
+    patience_s = running.stop_s + _STOP_PATIENCE_S
     try:
         process = os.pidfd_open(running.pid)
     except ProcessLookupError:
@@ -101,9 +103,9 @@ def stop(running: record.Record) -> None:
         if not running.is_alive():
             return
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        if not select.select([process], [], [], _STOP_PATIENCE_S)[0]:
+        if not select.select([process], [], [], patience_s)[0]:
             raise Failed(
-                f"the server (process {running.pid}) has not ended within {_STOP_PATIENCE_S:.0f} s",
+                f"the server (process {running.pid}) has not ended within {patience_s:.0f} s",
                 hint="`torpor down` once more ends it at once",
             )
     except PermissionError as error:

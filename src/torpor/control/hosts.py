@@ -58,9 +58,13 @@ class HostClient:
         answer = await self._ask("GET", "/incarnations", host.IncarnationList)
         return {item.id: item for item in answer.items}
 
-    async def close(self, sandbox_id: str) -> None:
-        """End a sandbox's machine and remove all of it; fine if there is none."""
-        await self._tell("DELETE", f"/incarnations/{sandbox_id}")
+    async def close(self, sandbox_id: str) -> host.Usage | None:
+        """End a sandbox's machine, remove all of it, and return what it had used; fine, and None, if there is none."""
+        return (await self._ask("DELETE", f"/incarnations/{sandbox_id}", host.Closed)).usage
+
+    async def set_deadline(self, sandbox_id: str, deadline: float | None) -> None:
+        """Say when a sandbox's machine ends, in seconds since 1970, even if no host agent lives to end it."""
+        await self._tell("PUT", f"/incarnations/{sandbox_id}/deadline", body=host.Deadline(deadline=deadline))
 
     async def pause(self, sandbox_id: str) -> None:
         """Let a sandbox stand still; fine if it does."""
@@ -101,13 +105,48 @@ class HostClient:
 
     @asynccontextmanager
     async def exec(self, sandbox_id: str, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[frames.Frame]]:
-        """Run a command while the block lasts; leaving it kills a command that still runs.
+        """Run a command while the block lasts; leaving it kills a command that still runs, unless the order has a job.
 
         Yields the frames STDOUT and STDERR, and EXIT as the last. An ERROR frame is raised, and a stream that ends
         without either raises OutcomeUnknown.
         """
         async with self._open("POST", f"/incarnations/{sandbox_id}/exec", body=order, patience=None) as response:
             yield _to_exit(response)
+
+    async def start(self, sandbox_id: str, order: host.JobOrder) -> host.Job:
+        """Start a command that runs on its own; fine if it was started by the same order before."""
+        return await self._ask("POST", f"/incarnations/{sandbox_id}/jobs", host.Job, body=order)
+
+    async def jobs(self, sandbox_id: str) -> list[host.Job]:
+        """Return the commands that a guest runs or remembers."""
+        return (await self._ask("GET", f"/incarnations/{sandbox_id}/jobs", host.JobList)).items
+
+    async def job(self, sandbox_id: str, job: str) -> host.Job:
+        """Return one command. Raises NotFound."""
+        return await self._ask("GET", f"/incarnations/{sandbox_id}/jobs/{job}", host.Job)
+
+    @asynccontextmanager
+    async def attach(
+        self, sandbox_id: str, job: str, stdout_from: int, stderr_from: int
+    ) -> AsyncIterator[AsyncIterator[frames.Frame]]:
+        """Listen to a command from offsets while the block lasts, as `exec` does; leaving it leaves it alone."""
+        query = {"stdout_from": str(stdout_from), "stderr_from": str(stderr_from)}
+        url = f"/incarnations/{sandbox_id}/jobs/{job}/output"
+        async with self._open("GET", url, query=query, patience=None) as response:
+            yield _to_exit(response)
+
+    async def feed(self, sandbox_id: str, job: str, data: bytes, *, close: bool) -> int:
+        """Send a command input, for as long as it takes, and return how many bytes it took."""
+        url = f"{_ROOT}/incarnations/{sandbox_id}/jobs/{job}/stdin"
+        query = {"close": "true" if close else "false"}
+        timeout = httpx2.Timeout(None, connect=5.0)
+        request = self._http.build_request("POST", url, params=query, content=data, timeout=timeout)
+        async with self._sent(request) as response:
+            return (await _parsed(response, host.Fed)).bytes
+
+    async def signal(self, sandbox_id: str, job: str, order: host.Signal) -> None:
+        """Send a command a signal. Raises Conflict if it has ended."""
+        await self._tell("POST", f"/incarnations/{sandbox_id}/jobs/{job}/signal", body=order)
 
     @asynccontextmanager
     async def read(self, sandbox_id: str, path: str, user: str | None) -> AsyncIterator[ByteSource]:

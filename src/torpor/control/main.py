@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,16 +15,24 @@ import structlog
 from fastapi import FastAPI
 
 from torpor.control.api.app import create_app
+from torpor.control.checkpoints import take_checkpoints
+from torpor.control.forgetting import forget
 from torpor.control.hosts import HostClient
+from torpor.control.idleness import sweep
 from torpor.control.keys import load_or_make_key
+from torpor.control.metering import beat, meter
 from torpor.control.reaper import reap
 from torpor.control.reconcile import reconcile, watch
 from torpor.control.service.plane import Plane, plane_of
+from torpor.control.service.recovery import begin_recoveries
+from torpor.control.stopping import put_to_sleep
 from torpor.control.store.sql import open_store
-from torpor.errors import TorporError
+from torpor.errors import InvalidRequest, TorporError
 from torpor.kit.clock import Clock, SystemClock
 from torpor.kit.owning import Closable
 from torpor.kit.shielded import shielded, wait_ended
+from torpor.model.ids import SandboxId
+from torpor.model.usage import Prices, prices_from
 
 _log = structlog.get_logger("torpor.control")
 
@@ -32,11 +41,31 @@ DATABASE_FILE = "torpor.db"
 
 @dataclass(frozen=True, slots=True)
 class ControlConfig:
-    """Where the control plane keeps its data, and how often, in seconds, it compares it with the host's."""
+    """Where the control plane keeps its data, and how often, in seconds, it compares it with the host's.
+
+    `stop_within_s`: how long its end may take in all to put to sleep what runs, in seconds.
+    `beat_every_s`: how often what is used is counted.
+    """
 
     home: Path
     watch_every_s: float = 2.0
     clock: Clock = field(default_factory=SystemClock)
+    stop_within_s: float = 60.0
+    beat_every_s: float = 10.0
+    prices: Prices = field(default_factory=Prices)
+
+    @classmethod
+    def from_environment(cls, home: Path) -> ControlConfig:
+        """Return the configuration for a data directory, with what the environment sets.
+
+        TORPOR_STOP_SECONDS, TORPOR_PRICE_VCPU_SECOND, TORPOR_PRICE_GIB_SECOND. Raises InvalidRequest.
+        """
+        stop = os.environ.get("TORPOR_STOP_SECONDS", "60")
+        if not (stop.isascii() and stop.isdecimal()):
+            raise InvalidRequest(
+                f"TORPOR_STOP_SECONDS is {stop!r}; it is a number of seconds, 0 to put nothing to sleep"
+            )
+        return cls(home, stop_within_s=float(stop), prices=prices_from(os.environ))
 
 
 @asynccontextmanager
@@ -46,6 +75,8 @@ async def control_plane(config: ControlConfig, host_transport: httpx2.AsyncBaseT
     The database is `torpor.db` and the key `key` under the home, which is made if it is missing; nobody else may use
     them meanwhile. Raises Unsupported for a database newer than this program, Failed for one that is not ours,
     Forbidden for a key file that others can read. A host that cannot be reached yet is no error.
+
+    When the block ends well, what runs is put to sleep; when it ends by an error or is cancelled, it is left running.
     """
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = load_or_make_key(config.home)
@@ -54,20 +85,56 @@ async def control_plane(config: ControlConfig, host_transport: httpx2.AsyncBaseT
         undo.push_async_callback(_close, store)
         host = HostClient(host_transport)
         undo.push_async_callback(_close, host)
-        plane = plane_of(store, host, config.clock)
-        await _catch_up(plane)
-        await undo.enter_async_context(_background(reap(plane), watch(plane, config.watch_every_s)))
+        plane = plane_of(store, host, config.clock, config.prices)
+        await undo.enter_async_context(kept(plane, config))
         yield create_app(plane, key)
+
+
+@asynccontextmanager
+async def kept(plane: Plane, config: ControlConfig) -> AsyncIterator[None]:
+    """Keep a plane true to its host while the block lasts, and do what it does of its own accord; see above."""
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(_close, plane.noter)
+        undo.push_async_callback(_close, plane.chores)
+        await _catch_up(plane)
+        # Outside of the end's rest: what is not asleep yet goes on being counted.
+        await undo.enter_async_context(_background(meter(plane, config.beat_every_s)))
+        await undo.enter_async_context(_resting_after(plane, config.stop_within_s))
+        works = [
+            reap(plane),
+            forget(plane),
+            watch(plane, config.watch_every_s),
+            plane.noter.write(),
+            sweep(plane),
+            take_checkpoints(plane),
+        ]
+        await undo.enter_async_context(_background(*works))
+        yield
 
 
 async def _catch_up(plane: Plane) -> None:
     """Learn what became of everything while nobody looked."""
+    living = {sandbox.id: sandbox for sandbox in await plane.store.living()}
+    plane.deadlines.doubt(living.values())
     try:
         differences = await reconcile(plane)
+        await beat(plane)
+        await begin_recoveries(plane)
+        for sandbox_id, found in (await plane.host.incarnations()).items():
+            if found.adopted and (sandbox := living.get(SandboxId(sandbox_id))) is not None:
+                plane.noter.note("adopted", sandbox, pid=found.pid)
     except TorporError as error:
         _log.warning("could not reconcile at start; the watcher will", error=error.message)
         return
     _log.info("reconciled at start", differences=differences)
+
+
+@asynccontextmanager
+async def _resting_after(plane: Plane, within_s: float) -> AsyncIterator[None]:
+    """Put to sleep what runs when the block ends well; an error or a cancellation is not the end that was asked for."""
+    yield
+    if within_s > 0:
+        await put_to_sleep(plane, within_s)
 
 
 @asynccontextmanager

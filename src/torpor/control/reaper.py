@@ -1,4 +1,4 @@
-"""Ends sandboxes whose time is over, and forgets those that were deleted long ago."""
+"""Ends sandboxes whose time is over."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ _log = structlog.get_logger("torpor.control")
 _AT_ONCE = 8
 # A deletion that failed is tried again after this.
 _RETRY = timedelta(seconds=5)
-# Nothing is due for this long at most: then what was deleted long ago is looked for.
+# Nothing is due for this long at most.
 _LONGEST_SLEEP = timedelta(hours=1)
-# How long a deleted sandbox, and its idempotency key, are remembered.
-REMEMBERED = timedelta(days=7)
 
 
 async def reap(plane: Plane) -> None:
@@ -43,7 +41,6 @@ async def reap(plane: Plane) -> None:
 
 async def _round(plane: Plane) -> datetime:
     """Delete what is due now, and return when to look again."""
-    await plane.store.forget(plane.clock.now() - REMEMBERED)
     while due := await plane.store.due(plane.clock.now(), _AT_ONCE):
         ended = await asyncio.gather(*(_end(plane, sandbox) for sandbox in due))
         if not any(ended):
@@ -59,5 +56,6 @@ async def _end(plane: Plane, sandbox: Sandbox) -> bool:
     except TorporError as error:
         _log.warning("could not end a sandbox", sandbox=sandbox.id, error=error.message)
         return False
+    plane.noter.note("expired", sandbox)
     _log.info("ended", sandbox=sandbox.id, expired_at=str(sandbox.expires_at))
     return True

@@ -10,12 +10,16 @@ import asyncio
 import itertools
 from collections.abc import Coroutine
 from contextlib import suppress
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
 import structlog
 
+from torpor.control.service.attempts import AT_MOST, WITHIN_S
+from torpor.control.service.passage import reading_of
 from torpor.control.service.plane import Plane
+from torpor.control.service.recovery import begin_recovery, wishes_recovery
 from torpor.control.service.shelf import superfluous
 from torpor.control.service.snapshots import keep, tidy
 from torpor.control.store.contract import Facts
@@ -24,6 +28,7 @@ from torpor.kit.race import Overtaken, race
 from torpor.model.ids import SandboxId, SnapshotId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
+from torpor.model.snapshot import Kind
 from torpor.wire.host import Incarnation
 
 _log = structlog.get_logger("torpor.control")
@@ -117,17 +122,35 @@ async def reconcile_one(plane: Plane, sandbox_id: SandboxId) -> None:
 
 async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, found: Incarnation | None) -> None:
     verdict = decide(sandbox, found)
+    reading = reading_of(None if found is None else found.usage)
     if verdict in (Verdict.CLOSE, Verdict.STRAY):
-        await plane.host.close(sandbox_id)
+        reading = reading_of(await plane.host.close(sandbox_id)) or reading
     if sandbox is None:
         return
     if verdict is Verdict.CLOSE:
-        await plane.gate.correct(sandbox, State.DELETED)
+        await plane.gate.correct(sandbox, State.DELETED, reading=reading)
     elif verdict is Verdict.LOST:
-        reason = found.reason if found is not None else "its machine is not on the host any more"
-        await plane.gate.correct(sandbox, State.FAILED, reason=reason or "its machine died")
+        # Before it is recorded, so that whoever reads that it failed finds that it is being mended.
+        begin_recovery(plane, sandbox)
+        await plane.gate.correct(sandbox, State.FAILED, reading=reading, reason=_reason(plane, sandbox, found))
     elif verdict in _STATES and found is not None:
-        await plane.gate.correct(sandbox, _STATES[verdict], **_facts(sandbox, found))
+        since = await _asleep_since(plane, sandbox_id) if verdict is Verdict.SLEEPS else None
+        await plane.gate.correct(sandbox, _STATES[verdict], since=since, reading=reading, **_facts(sandbox, found))
+
+
+async def _asleep_since(plane: Plane, sandbox_id: SandboxId) -> datetime | None:
+    """Return when the snapshot was made that a sandbox sleeps in, None if that is not known."""
+    records = await plane.store.snapshots_of(sandbox_id)
+    return next((record.created_at for record in records if record.kind is Kind.HIBERNATION), None)
+
+
+def _reason(plane: Plane, sandbox: Sandbox, found: Incarnation | None) -> str:
+    reason = found.reason if found is not None else "its machine is not on the host any more"
+    reason = reason or "its machine died"
+    if wishes_recovery(sandbox) and not plane.recoveries.may_begin(sandbox.id):
+        minutes = round(WITHIN_S / 60)
+        reason = f"{reason}; it was put back {AT_MOST} times within {minutes} minutes, and is left as it is now"
+    return reason
 
 
 def _facts(sandbox: Sandbox, found: Incarnation) -> Facts:
@@ -200,6 +223,7 @@ async def watch(plane: Plane, every_s: float) -> None:
         await rung_or_slept(plane.bells.truth, plane.clock.sleep(every_s))
         try:
             await reconcile_sandboxes(plane)
+            await plane.deadlines.tell_untold()
             if number % _SHELF_ROUNDS == 0:
                 await reconcile_snapshots(plane)
         except TorporError as error:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from torpor.errors import OutcomeUnknown
 from torpor.guest.calls import Call
-from torpor.wire.frames import Frame, Kind
-from torpor.wire.host import ExecOutcome
 from torpor.wire.public import FileEntry
-from torpor_guest import protocol
 
 # A line of a listing: a name and two paths at their longest, escaped.
 _MAX_LINE = 256 * 1024
-_SIGNAL = re.compile(r"SIG[A-Z0-9]{1,12}")
-_MOST_CODE = 255
-_KINDS = {protocol.OUTPUT: Kind.STDOUT, protocol.ERRORS: Kind.STDERR}
 _MAX_HOOKS = 64
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -57,17 +51,6 @@ class Moved(BaseModel):
     bytes: int = Field(ge=0)
 
 
-async def frames_of(call: Call) -> AsyncGenerator[Frame, None]:
-    """Yield a command's frames, the last an EXIT."""
-    while (item := await call.receive()) is not None:
-        yield Frame(_KINDS[item[0]], item[1])
-    outcome = read(ExecOutcome, await call.result())
-    named = outcome.signal is None or _SIGNAL.fullmatch(outcome.signal) is not None
-    if not (0 <= outcome.exit_code <= _MOST_CODE and outcome.duration_ms >= 0 and named):
-        raise OutcomeUnknown("the guest's agent told of an end that no command can have")
-    yield Frame(Kind.EXIT, outcome.model_dump_json().encode())
-
-
 async def chunks_of(call: Call, item: tuple[int, bytes] | None) -> AsyncGenerator[bytes, None]:
     """Yield what a file holds, `item` first, and check that nothing is missing."""
     received = 0
@@ -81,12 +64,19 @@ async def chunks_of(call: Call, item: tuple[int, bytes] | None) -> AsyncGenerato
 
 async def entries_of(call: Call, item: tuple[int, bytes] | None = None) -> AsyncGenerator[FileEntry, None]:
     """Yield a listing's entries; `item` is a piece of it that was received already."""
+    async with aclosing(lines_of(call, item)) as lines:
+        async for line in lines:
+            yield read(FileEntry, line)
+
+
+async def lines_of(call: Call, item: tuple[int, bytes] | None = None) -> AsyncGenerator[bytes, None]:
+    """Yield the lines that a guest sends, each of a bounded length; `item` was received already."""
     held = b""
     item = item or await call.receive()
     while item is not None:
         *lines, held = (held + item[1]).split(b"\n")
         for line in lines:
-            yield read(FileEntry, line)
+            yield line
         if len(held) > _MAX_LINE:
             raise OutcomeUnknown("the guest's agent sent an entry that is too long")
         item = await call.receive()

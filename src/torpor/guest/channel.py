@@ -81,6 +81,14 @@ class Channel(asyncio.BufferedProtocol):
         channel.features = welcome.features
         return channel
 
+    @classmethod
+    def lost(cls) -> Channel:
+        """Return a line that is closed already, for a guest to whom there is none yet."""
+        channel = cls()
+        channel._ending = True
+        channel._lose(None)
+        return channel
+
     async def _plug(self, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)

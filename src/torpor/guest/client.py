@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import os
 import socket
 import time
@@ -17,14 +16,12 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Literal, Self
 
 from torpor.errors import Failed, InvalidRequest, OutcomeUnknown, RestoreFailed, TorporError, Unavailable
-from torpor.guest.answers import Adopted, HooksRan, Moved, Thawed, chunks_of, entries_of, frames_of, read
+from torpor.guest.answers import Adopted, HooksRan, Moved, Thawed, chunks_of, entries_of, read
 from torpor.guest.calls import Call
 from torpor.guest.channel import Channel
+from torpor.guest.commands import Commands
 from torpor.guest.refusals import clean
-from torpor.kit.shielded import wait_ended
 from torpor.model.identity import Identity
-from torpor.wire.frames import Frame, Kind
-from torpor.wire.host import ExecOrder, ExecOutcome
 from torpor.wire.public import FileEntry
 
 _ENTROPY_BYTES = 64
@@ -51,12 +48,15 @@ async def connect(sock: socket.socket, *, timeout_s: float) -> Guest:
     return Guest(await Channel.open(sock, timeout_s=timeout_s), patience_s=timeout_s)
 
 
-class Guest:
-    """One running guest. Methods may be called at the same time; `aclose` ends the line, not the guest."""
+class Guest(Commands):
+    """One running guest. Methods may be called at the same time; `aclose` ends the line, not the guest.
+
+    What has to do with commands is in `Commands`.
+    """
 
     def __init__(self, channel: Channel, patience_s: float = _PATIENCE_S) -> None:
         """`patience_s`: how long the guest may take to adopt an identity or to thaw, in seconds."""
-        self._channel = channel
+        super().__init__(channel)
         self._patience_s = patience_s
 
     @property
@@ -192,47 +192,7 @@ class Guest:
         """
         await self._channel.continue_on(sock)
 
-    # -- commands and files
-
-    async def ping(self) -> None:
-        """Return when the agent has answered."""
-        await self._ask({"op": "ping"})
-
-    async def run(self, order: ExecOrder) -> ExecOutcome:
-        """Run a command to its end and return how it ended; what it writes is dropped. Raises as `exec` does."""
-        async with self.exec(order) as frames:
-            async for kind, payload in frames:
-                if kind is Kind.EXIT:
-                    return ExecOutcome.model_validate_json(payload)
-        raise OutcomeUnknown("the guest's agent did not say how the command ended")
-
-    @asynccontextmanager
-    async def exec(self, order: ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
-        """Run a command: yields its frames, STDOUT and STDERR as they come and last one EXIT with an ExecOutcome.
-
-        Leaving the block before EXIT kills the command with all its children, and waits (for a bounded time) until it
-        is gone.
-        """
-        data = _stdin_of(order)
-        request = {
-            "op": "exec",
-            "argv": order.argv,
-            "env": order.env,
-            "cwd": order.cwd,
-            "user": order.user,
-            "timeout_s": order.timeout_s,
-            "stdin": bool(data),
-        }
-        async with self._call(request) as call:
-            feeder = asyncio.create_task(_feed(call, data)) if data else None
-            frames = frames_of(call)
-            try:
-                yield frames
-            finally:
-                await frames.aclose()
-                if feeder is not None:
-                    feeder.cancel()
-                    await wait_ended(feeder)
+    # -- files
 
     @asynccontextmanager
     async def read(self, path: str, *, user: str | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -313,18 +273,6 @@ class Guest:
         """Move `source` to `target`, replacing a file there."""
         await self._ask({"op": "rename", "source": source, "target": target, "user": user})
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        async with self._call(request) as call:
-            return await call.result()
-
-    @asynccontextmanager
-    async def _call(self, request: dict[str, Any]) -> AsyncIterator[Call]:
-        call = await self._channel.call(request)
-        try:
-            yield call
-        finally:
-            await call.aclose()
-
     async def _tell(self, request: dict[str, Any], timeout_s: float, *, counts_held: bool = True) -> dict[str, Any]:
         """Ask even if the line is held. Without `counts_held` no time runs out while it is.
 
@@ -358,16 +306,3 @@ def _is_now(wall_ns: int, began_ns: int) -> bool:
     """Tell whether a clock that was set to `began_ns`, when that was the time, can show `wall_ns` by now."""
     tolerance_ns = int(_CLOCK_TOLERANCE_S * 1e9)
     return began_ns - tolerance_ns <= wall_ns <= time.time_ns() + tolerance_ns
-
-
-def _stdin_of(order: ExecOrder) -> bytes:
-    try:
-        return base64.b64decode(order.stdin or "", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest("stdin is not base64") from error
-
-
-async def _feed(call: Call, data: bytes) -> None:
-    """Send a command its input; one that ends without reading it is no error."""
-    if await call.send(data):
-        call.end_input()

@@ -43,7 +43,7 @@ PROGRAMS = {
     "apt-get": ("apt", "fetches the guest's kernel"),
     "dpkg-deb": ("dpkg", "unpacks it"),
     "cpio": ("cpio", "packs the guest's first file system"),
-    "setpriv": ("util-linux", "ends machines whose server has died"),
+    "setpriv": ("util-linux", "ends the machine of a bake that has died"),
 }
 
 

@@ -12,15 +12,19 @@ from functools import partial
 
 from torpor.errors import Busy, Failed, NotFound, OutcomeUnknown, SandboxLost, Unavailable
 from torpor.guest.client import Guest
-from torpor.kit.files import remove_tree
+from torpor.host.meter import Meter
+from torpor.host.record import MachineRecord, write_record
+from torpor.kit.files import allocated_bytes, remove_tree
 from torpor.kit.locks import KeyedLocks
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
-from torpor.storage.frozen import Frozen
+from torpor.model.usage import Reading
+from torpor.storage.frozen import DISK, Frozen
 from torpor.vmm.driver import Machine, Place
 
 # Connects to the guest agent at the other end of a machine's channel; raises RestoreFailed if it does not answer.
 ConnectGuest = Callable[[socket.socket], Awaitable[Guest]]
+_NOTHING = Reading()
 
 
 def moved(base: Frozen, place: Place, to: Place) -> Frozen:
@@ -46,7 +50,7 @@ class Incarnation:
 
     `base` is what it came from or was last frozen into, with its folder in the sandbox's own. `guest` is the line to
     the guest as it was last made; see `reach`. It `stands_still` while it is frozen or paused; `paused`: somebody asked
-    for that.
+    for that. `adopted`: its machine was taken over from an earlier host agent.
     """
 
     id: SandboxId
@@ -54,9 +58,11 @@ class Incarnation:
     place: Place
     machine: Machine
     guest: Guest
+    meter: Meter
     boot_ms: int
     stands_still: bool = False
     paused: bool = False
+    adopted: bool = False
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def reach(self, connect: ConnectGuest) -> Guest:
@@ -68,20 +74,50 @@ class Incarnation:
         async with self._reaching:
             if self.paused:
                 raise Busy(f"the sandbox {self.id} is paused", hint="resume it")
-            if self.guest.closed.is_set() and self.machine.alive:
-                if self.stands_still:
-                    raise Busy(f"the sandbox {self.id} stands still")
-                try:
-                    self.guest = await connect(self.machine.open_channel())
-                    await self.guest.thaw()  # the line may have broken while the guest stood still
-                except (Failed, OutcomeUnknown) as error:
-                    raise Unavailable(f"the guest of the sandbox {self.id} does not answer") from error
+            if self.is_cut_off and self.stands_still:
+                raise Busy(f"the sandbox {self.id} stands still")
+            await self._call_again(connect)
             return self.guest
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the machine lives, and there is no line to its guest."""
+        return self.guest.closed.is_set() and self.machine.alive
+
+    async def call_again(self, connect: ConnectGuest) -> None:
+        """Make the line to the guest anew if it is cut off, and let it go on. Its machine runs.
+
+        Raises Unavailable if the guest does not answer.
+        """
+        async with self._reaching:
+            await self._call_again(connect)
+
+    async def _call_again(self, connect: ConnectGuest) -> None:
+        if not self.is_cut_off:
+            return
+        try:
+            self.guest = await connect(self.machine.open_channel())
+            await self.guest.thaw()  # the line may have broken while the guest stood still
+        except (Failed, OutcomeUnknown) as error:
+            raise Unavailable(f"the guest of the sandbox {self.id} does not answer") from error
+
+    def usage(self) -> Reading:
+        """Return what the sandbox has used, with its memory as it was last looked at."""
+        return self.meter.reading(allocated_bytes(self.place.folder / DISK))
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
         self.base, self.place = moved(self.base, self.place, place), place
         self.machine.move(place)
+
+    async def end(self) -> None:
+        """End the machine; what it wrote stays. Idempotent, and not cut short by cancellation."""
+        await shielded(ended(self.machine, self.guest, lambda: None))
+
+    async def leave(self) -> None:
+        """Let go of the machine, which goes on as it is until somebody adopts it."""
+        await self.guest.aclose()
+        await self.machine.leave()
 
     async def aclose(self) -> None:
         """End the machine and remove what it wrote. Idempotent, and not cut short by cancellation."""
@@ -92,13 +128,20 @@ class Incarnation:
 class Sleeper:
     """A sandbox that is hibernated: a folder, and no process.
 
-    `line` is what calls that were under way when it fell asleep wait on; None where there are none.
+    `line` is what calls that were under way when it fell asleep wait on; None where there are none. `used`: what it had
+    used by then.
     """
 
     id: SandboxId
     base: Frozen
     place: Place
     line: Guest | None = None
+    used: Reading = _NOTHING
+
+    def usage(self) -> Reading:
+        """Return what the sandbox has used; what it sleeps in takes up room."""
+        disk = allocated_bytes(self.base.folder / DISK)
+        return dataclasses.replace(self.used, resident_bytes=0, disk_bytes=disk)
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
@@ -110,10 +153,22 @@ class Sleeper:
             self.line = None
             await line.aclose()
 
+    async def end(self) -> None:
+        """End what waits for it."""
+        await self.hang_up()
+
     async def aclose(self) -> None:
         """Forget it, with all that is in its folder."""
         await self.hang_up()
         remove_tree(self.place.folder)
+
+
+def put_on_record(incarnation: Incarnation) -> None:
+    """Note a sandbox's machine in its folder, so that the next host agent finds it. Raises OSError."""
+    if (trace := incarnation.machine.trace) is not None:
+        meter = incarnation.meter
+        record = MachineRecord(incarnation.id, trace, incarnation.boot_ms, meter.began, meter.before)
+        write_record(incarnation.place.folder, record)
 
 
 class Live:
@@ -123,7 +178,7 @@ class Live:
         self._incarnations: dict[SandboxId, Incarnation] = {}
         self._sleepers: dict[SandboxId, Sleeper] = {}
         self._locks = KeyedLocks[SandboxId]()
-        # Sandboxes whose folders cannot be read, with what is wrong with them. They can only be deleted.
+        # Sandboxes of which there is nothing here that could be used, with the reason, as far as it is known.
         self.damaged: dict[SandboxId, str] = {}
 
     def all(self) -> list[Incarnation]:
@@ -149,6 +204,11 @@ class Live:
             raise not_here(sandbox)
         return found.place
 
+    def usage_of(self, sandbox: SandboxId) -> Reading | None:
+        """Return what a sandbox has used; None if it is not here."""
+        found = self._incarnations.get(sandbox) or self._sleepers.get(sandbox)
+        return None if found is None else found.usage()
+
     def get(self, sandbox: SandboxId) -> Incarnation:
         """Return a living incarnation.
 
@@ -166,6 +226,7 @@ class Live:
     def add(self, incarnation: Incarnation) -> None:
         """Enter an incarnation, in place of the sleeper it was; the caller holds the sandbox's lock."""
         self._sleepers.pop(incarnation.id, None)
+        self.damaged.pop(incarnation.id, None)
         self._incarnations[incarnation.id] = incarnation
 
     def lay_down(self, sleeper: Sleeper) -> None:

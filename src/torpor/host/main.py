@@ -11,12 +11,15 @@ from starlette.applications import Starlette
 
 from torpor.errors import NotFound
 from torpor.guest.client import connect
+from torpor.host.adopt import greeting
 from torpor.host.api import host_app
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig
-from torpor.host.flow.delete import delete
 from torpor.host.host import Host
-from torpor.host.lock import locked
+from torpor.host.keeping import keeping
+from torpor.host.live import Incarnation
+from torpor.host.lock import alive, locked
+from torpor.host.metering import metering, note
 from torpor.host.prepared import Preparer
 from torpor.host.recover import recover
 from torpor.host.revive import reviving
@@ -27,31 +30,38 @@ from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 from torpor.storage.volume import use_volume
+from torpor.vmm.driver import Survivors
+from torpor.vmm.qemu.survivors import QemuSurvivors
 
 
 @asynccontextmanager
 async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
-    """Run a host agent on a data directory and yield its application; at the end every machine is ended.
+    """Run a host agent on a data directory and yield its application.
 
-    What sleeps goes on sleeping.
+    It takes over what lives there, and what lives at the end is left to the next one, and to a keeper until then.
 
     Raises Busy if another server has the data directory, Unsupported if this host lacks what machines need.
     """
     home = config.home.resolve()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(Layout(home).lock, what=f"the data directory {home}"), use_volume(home, config.volume) as layout:
-        layout.make()
-        host = await _put_together(config, layout)
-        try:
-            async with reviving(host.live):
-                yield host_app(host)
-        finally:
-            await shielded(_end_all(host))
+    survivors = QemuSurvivors()
+    with (
+        locked(Layout(home).lock, what=f"the data directory {home}"),
+        alive(Layout(home).alive),
+        use_volume(home, config.volume) as layout,
+    ):
+        async with keeping(layout, survivors):
+            host = await _put_together(config, layout, survivors)
+            try:
+                async with reviving(host.live), metering(host.live), greeting(host.live, host.connect_guest):
+                    yield host_app(host)
+            finally:
+                await shielded(_leave_all(host))
 
 
-async def _put_together(config: HostConfig, layout: Layout) -> Host:
+async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors) -> Host:
     snapshots = Snapshots(layout)
-    live = await asyncio.to_thread(recover, layout, snapshots)
+    live = await recover(layout, snapshots, survivors)
     choose = DriverChoice(config, layout)
     with suppress(NotFound):  # no template yet, so no kernel to probe with: decided at the first create
         await choose()
@@ -68,8 +78,22 @@ async def _put_together(config: HostConfig, layout: Layout) -> Host:
     )
 
 
-async def _end_all(host: Host) -> None:
+async def _leave_all(host: Host) -> None:
+    """End what is nobody's, and let go of what lives, with what it used noted."""
     await host.spares.aclose()
     async with asyncio.TaskGroup() as group:
         for incarnation in host.live.all():
-            group.create_task(delete(host, incarnation.id))
+            group.create_task(_leave(host, incarnation))
+        for sleeper in host.live.sleepers():
+            group.create_task(sleeper.hang_up())
+
+
+async def _leave(host: Host, incarnation: Incarnation) -> None:
+    async with host.live.lock(incarnation.id):
+        if host.live.find(incarnation.id) is not incarnation:
+            return
+        if not incarnation.machine.alive:
+            await incarnation.aclose()
+            return
+        note(incarnation)
+        await incarnation.leave()

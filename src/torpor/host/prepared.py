@@ -15,6 +15,7 @@ from torpor.host.hardware import hardware_of
 from torpor.host.live import ConnectGuest, ended, moved
 from torpor.host.sleep import BASE, clear
 from torpor.host.trouble import translated
+from torpor.kit.faultpoints import reached
 from torpor.kit.files import clone, remove_tree
 from torpor.kit.owning import own
 from torpor.kit.shielded import shielded, wait_ended
@@ -131,6 +132,7 @@ class Preparer:
             machine = await own(undo, self._load(vmm, base, place))
         finally:
             await wait_ended(reading)  # where this is cut short, the machine has an owner already
+        reached("restore.loaded")
         # Connected before it runs: what a guest says while nobody is connected is thrown away.
         sock = machine.open_channel()
         if line is not None:

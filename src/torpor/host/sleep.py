@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import structlog
-
-from torpor.errors import NotFound, SnapshotCorrupt, TorporError
+from torpor.errors import SnapshotCorrupt
 from torpor.host.live import Sleeper
+from torpor.host.record import DEADLINE, USAGE, read_usage
+from torpor.kit.faultpoints import reached
 from torpor.kit.files import fsync_path, remove_tree, write_whole
-from torpor.model.ids import SandboxId, SnapshotId, is_sandbox_id, is_snapshot_id
+from torpor.model.ids import SandboxId, SnapshotId, is_snapshot_id
+from torpor.model.usage import Reading
 from torpor.storage.frozen import Frozen, link_parts
 from torpor.storage.frozen import read as read_frozen
-from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
 from torpor.vmm.driver import Place
 
-_log = structlog.get_logger(__name__)
-
 BASE = "base"
 _MARKER, _WOKEN = "asleep", "woken"
+_KEPT = frozenset({BASE, _MARKER, _WOKEN, DEADLINE, USAGE})
 
 
 def mark_asleep(folder: Path, snapshot: SnapshotId) -> None:
@@ -43,13 +42,14 @@ def mark_awake(folder: Path) -> None:
 
 def mark_asleep_again(folder: Path) -> None:
     """Take back what `mark_awake` noted, if it did. Needs no room on the disk."""
-    if (folder / _WOKEN).exists():
+    if not is_marked(folder) and (folder / _WOKEN).exists():  # else that is of an earlier wake
         (folder / _WOKEN).rename(folder / _MARKER)
 
 
 def settle_awake(folder: Path) -> None:
     """Make what `mark_awake` noted outlast a loss of power."""
     fsync_path(folder)
+    reached("wake.settled")
 
 
 def is_marked(folder: Path) -> bool:
@@ -57,29 +57,19 @@ def is_marked(folder: Path) -> bool:
     return (folder / _MARKER).exists()
 
 
-def find_sleepers(layout: Layout, snapshots: Snapshots) -> tuple[list[Sleeper], dict[SandboxId, str]]:
-    """Return the sandboxes that sleep in a data directory where nothing runs, and remove all others.
+def sleeps(folder: Path, snapshots: Snapshots) -> bool:
+    """Tell whether a sandbox sleeps: it is marked to, and what it is to sleep in is there.
 
-    What is left of running ones is of no use without their memory. One whose base cannot be read is left alone, so that
-    somebody can look at it; these come second, with what is wrong with them.
+    Changes nothing. Raises SnapshotCorrupt, Unsupported, OSError where that cannot be told.
     """
-    found: list[Sleeper] = []
-    damaged: dict[SandboxId, str] = {}
-    for folder in sorted(layout.sandboxes.iterdir()):
-        if not is_sandbox_id(folder.name) or not is_marked(folder):
-            _log.info("removed what a former server left", sandbox=folder.name)
-            remove_tree(folder)
-            continue
-        try:
-            asleep = _snapshot_of(folder)
-            found.append(_sleeper(folder, asleep, snapshots))
-        except NotFound:
-            _log.info("removed a sandbox whose hibernation did not come about", sandbox=folder.name)
-            remove_tree(folder)
-        except (TorporError, OSError) as error:
-            _log.error("a sandbox that slept cannot be read", sandbox=folder.name, error=str(error))
-            damaged[SandboxId(folder.name)] = str(error)
-    return found, damaged
+    if not is_marked(folder):
+        return False
+    asleep = _snapshot_of(folder)
+    return asleep in snapshots or _is_of(_base_of(folder), asleep)
+
+
+def _is_of(base: Frozen | None, snapshot: SnapshotId) -> bool:
+    return base is not None and base.snapshot is not None and base.snapshot.id == snapshot
 
 
 def _snapshot_of(folder: Path) -> SnapshotId:
@@ -90,14 +80,19 @@ def _snapshot_of(folder: Path) -> SnapshotId:
     return SnapshotId(text)
 
 
-def _sleeper(folder: Path, asleep: SnapshotId, snapshots: Snapshots) -> Sleeper:
-    """Finish what a crash may have interrupted: the base, and what the machine left."""
-    if (base := _base_of(folder)) is None or base.snapshot is None or base.snapshot.id != asleep:
+def find_sleeper(folder: Path, snapshots: Snapshots) -> Sleeper:
+    """Return a sandbox that sleeps, and has no machine; with what a crash may have interrupted finished.
+
+    That is its base, and removing what a machine left. Raises TorporError or OSError if it cannot be read.
+    """
+    asleep, base = _snapshot_of(folder), _base_of(folder)
+    if base is None or not _is_of(base, asleep):
         link_parts(snapshots.open(asleep).folder, folder / BASE)
         base = read_frozen(folder / BASE)
     clear(folder)
-    sandbox = SandboxId(folder.name)
-    return Sleeper(sandbox, base, Place(sandbox, folder))
+    sandbox, counted = SandboxId(folder.name), read_usage(folder)
+    used = Reading() if counted is None else Reading(counted.cpu_seconds, counted.resident_byte_seconds)
+    return Sleeper(sandbox, base, Place(sandbox, folder), used=used)
 
 
 def _base_of(folder: Path) -> Frozen | None:
@@ -105,7 +100,7 @@ def _base_of(folder: Path) -> Frozen | None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what a machine wrote in a sandbox's folder but its logs; what it came from stays."""
+    """Remove what a machine wrote in a sandbox's folder but its logs; what it came from stays, and its notes."""
     for entry in folder.iterdir():
-        if entry.name not in (BASE, _MARKER, _WOKEN) and not entry.name.startswith(("console.log", "vmm.log")):
+        if entry.name not in _KEPT and not entry.name.startswith(("console.log", "vmm.log")):
             remove_tree(entry)

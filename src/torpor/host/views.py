@@ -9,6 +9,7 @@ from torpor.host.live import Incarnation, Sleeper
 from torpor.model.ids import SandboxId
 from torpor.model.snapshot import Snapshot
 from torpor.model.template import Template
+from torpor.model.usage import Reading
 from torpor.storage.frozen import Frozen
 from torpor.wire import host as wire
 from torpor.wire.public import TemplateView
@@ -46,17 +47,25 @@ def incarnation_view(incarnation: Incarnation) -> wire.Incarnation:
         status="paused" if incarnation.paused else "running",
         alive=incarnation.machine.alive,
         reason=incarnation.machine.end or None,
+        usage=usage_view(incarnation.usage()),
+        adopted=incarnation.adopted,
         **_made_of(incarnation.base),
     )
 
 
 def sleeper_view(sleeper: Sleeper) -> wire.Incarnation:
     """Return a sandbox that sleeps as the control plane sees it."""
-    return wire.Incarnation(id=sleeper.id, boot_ms=0, status="asleep", **_made_of(sleeper.base))
+    usage = usage_view(sleeper.usage())
+    return wire.Incarnation(id=sleeper.id, boot_ms=0, status="asleep", usage=usage, **_made_of(sleeper.base))
+
+
+def usage_view(used: Reading) -> wire.Usage:
+    """Return what a sandbox has used as the control plane sees it."""
+    return wire.Usage(**dataclasses.asdict(used))
 
 
 def damaged_view(sandbox: SandboxId, reason: str) -> wire.Incarnation:
-    """Return a sandbox whose folder cannot be read as the control plane sees it: nothing is known of its size."""
+    """Return a sandbox of which nothing can be used as the control plane sees it: nothing is known of its size."""
     return wire.Incarnation(
         id=sandbox,
         template="",
@@ -66,7 +75,7 @@ def damaged_view(sandbox: SandboxId, reason: str) -> wire.Incarnation:
         boot_ms=0,
         status="asleep",
         alive=False,
-        reason=f"what it slept in cannot be read: {reason}",
+        reason=reason,
     )
 
 
@@ -81,8 +90,8 @@ def _made_of(base: Frozen) -> _MadeOf:
     }
 
 
-def snapshot_view(snapshot: Snapshot) -> wire.Frozen:
-    """Return a snapshot as the control plane sees it."""
+def snapshot_view(snapshot: Snapshot, used: Reading | None = None) -> wire.Frozen:
+    """Return a snapshot as the control plane sees it; `used`: what its sandbox had used, where it was just taken."""
     template = snapshot.template
     return wire.Frozen(
         id=snapshot.id,
@@ -97,5 +106,6 @@ def snapshot_view(snapshot: Snapshot) -> wire.Frozen:
         parent=snapshot.parent,
         name=snapshot.name,
         size_bytes=snapshot.size_bytes,
+        usage=None if used is None else usage_view(used),
         **dataclasses.asdict(snapshot.cost),
     )

@@ -45,20 +45,25 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by a file of these bytes, durably: a reader, or a crash, finds the old one or the new one."""
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Replace `path` by a file of these bytes: a reader, or a crash of this program, finds the old one or the new one.
+
+    So does, if it is `durable`, a loss of power.
+    """
     draft = path.with_name(f"{DRAFT_PREFIX}{path.name}-{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    fsync_path(path.parent)
+    if durable:
+        fsync_path(path.parent)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:

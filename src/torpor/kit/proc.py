@@ -12,6 +12,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import cast
 
+from torpor.kit.procfs import ProcessMark, mark_of
 from torpor.kit.shielded import shielded
 
 # util-linux' setpriv has the kernel kill the child when the thread that started it, our main one, is no more; the shell
@@ -76,45 +77,104 @@ async def _drained(process: asyncio.subprocess.Process, sink: RawIOBase) -> byte
     return kept
 
 
-class Child:
-    """A process of ours that runs on. It is killed if this program dies, and `gone` is set when it has ended.
+class _Watched:
+    """A process whose end is told by a descriptor from pidfd_open, so nothing polls and no thread waits.
 
-    `code` is its exit code once gone: negative for the signal that ended it. The descriptors in `pass_fds` keep their
-    numbers in it; what it says goes to the descriptor `output`. A descriptor from pidfd_open tells the end, so
-    nothing polls and no thread waits.
+    `gone` is set when it has ended. `code` is its exit code then, negative for the signal that ended it; None where
+    nobody is told.
     """
 
-    def __init__(self, argv: Sequence[str], *, pass_fds: Sequence[int] = (), output: int = subprocess.DEVNULL) -> None:
-        guarded = [*_DIES_WITH_OWNER, str(os.getpid()), *argv]
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+        self.gone = asyncio.Event()
+        self._pidfd = os.pidfd_open(pid)
+        self._watched = False
+
+    def _watch(self) -> None:
+        self._watched = True
+        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end)
+
+    def _note_end(self) -> None:
+        self._look_away()
+        self.code = self._reap()
+        self.gone.set()
+
+    def _reap(self) -> int | None:
+        return None
+
+    def _look_away(self) -> None:
+        if self._watched:
+            self._watched = False
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; one that has ended, or that was left, gets none."""
+        if self._watched:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    async def kill(self) -> None:
+        """End it now and return when it is gone; one that was left is none of ours. Idempotent; not cut short."""
+        if self._watched:
+            self.signal(signal.SIGKILL)
+            await shielded(self.gone.wait())
+
+    def leave(self) -> None:
+        """Let it run on without us: it is not watched any more, and never `gone`. Idempotent."""
+        self._look_away()
+
+
+class Child(_Watched):
+    """A process of ours that runs on. Unless it is `lasting`, it is killed if this program dies.
+
+    The descriptors in `pass_fds` keep their numbers in it; what it says goes to the descriptor `output`.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        pass_fds: Sequence[int] = (),
+        output: int = subprocess.DEVNULL,
+        lasting: bool = False,
+    ) -> None:
+        whole = argv if lasting else [*_DIES_WITH_OWNER, str(os.getpid()), *argv]
         try:
             self._process = subprocess.Popen(
-                guarded,
+                whole,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=pass_fds,
                 start_new_session=True,
+                cwd="/",  # whatever is mounted where we are can be unmounted
             )
         except FileNotFoundError as error:
-            raise ProgramMissing("the program setpriv (package util-linux) is not installed") from error
-        self.pid = self._process.pid
-        self.code: int | None = None
-        self.gone = asyncio.Event()
-        self._pidfd = os.pidfd_open(self.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end)
+            raise ProgramMissing(f"the program {whole[0]} is not installed") from error
+        super().__init__(self._process.pid)
+        self._watch()
 
-    def _note_end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self.code = self._process.wait()
-        self.gone.set()
+    def _reap(self) -> int | None:
+        return self._process.wait()
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; one that has ended gets none."""
-        if not self.gone.is_set():
-            signal.pidfd_send_signal(self._pidfd, number)
+    def leave(self) -> None:
+        """Let it run on without us: it is not watched any more, and never `gone`. Idempotent."""
+        super().leave()
+        if self._process.returncode is None:
+            self._process.returncode = 0  # it is no forgotten child: whoever is its parent then waits for it
 
-    async def kill(self) -> None:
-        """End it now and return when it is gone. Idempotent; not cut short by cancellation."""
-        self.signal(signal.SIGKILL)
-        await shielded(self.gone.wait())
+
+class Orphan(_Watched):
+    """A process that has outlived the program that started it. Its exit code is told to nobody.
+
+    Raises ProcessLookupError if the process of that mark has ended.
+    """
+
+    def __init__(self, mark: ProcessMark) -> None:
+        super().__init__(mark.pid)
+        if mark_of(mark.pid) != mark:  # looked at once we hold it, so that it cannot become another one any more
+            os.close(self._pidfd)
+            raise ProcessLookupError(f"the process {mark.pid} is another one by now")
+        self._watch()

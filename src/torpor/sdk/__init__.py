@@ -4,27 +4,54 @@
 """
 
 from torpor.sdk._async.client import AsyncClient
+from torpor.sdk._async.process import AsyncProcess
 from torpor.sdk._async.sandbox import AsyncSandbox
 from torpor.sdk._async.snapshot import AsyncSnapshot
 from torpor.sdk._sync.client import Client
+from torpor.sdk._sync.process import Process
 from torpor.sdk._sync.sandbox import Sandbox
 from torpor.sdk._sync.snapshot import Snapshot
-from torpor.sdk.results import ExecResult, FileEntry, Page, SandboxInfo, Template, Transferred, Verified
+from torpor.sdk.descent import Snapshots
+from torpor.sdk.output import Output
+from torpor.sdk.results import (
+    Event,
+    ExecResult,
+    FileEntry,
+    Page,
+    ProcessInfo,
+    SandboxInfo,
+    Template,
+    Transferred,
+    Verified,
+)
 from torpor.sdk.retry import Retry
+from torpor.sdk.thinking import Pause, Thought
+from torpor.sdk.usage import SandboxUsage, Usage, UsageReport
 
 __all__ = [
     "AsyncClient",
+    "AsyncProcess",
     "AsyncSandbox",
     "AsyncSnapshot",
     "Client",
+    "Event",
     "ExecResult",
     "FileEntry",
+    "Output",
     "Page",
+    "Pause",
+    "Process",
+    "ProcessInfo",
     "Retry",
     "Sandbox",
     "SandboxInfo",
+    "SandboxUsage",
     "Snapshot",
+    "Snapshots",
     "Template",
+    "Thought",
     "Transferred",
+    "Usage",
+    "UsageReport",
     "Verified",
 ]

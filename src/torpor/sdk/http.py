@@ -24,6 +24,9 @@ FREEZE_SILENCE_S = 300.0
 # Of the silence that is borne, so much may be a wait for an answer to begin.
 _WAIT_SHARE = 0.8
 
+# The values of a query; a list is sent as so many values of one name.
+Query = dict[str, str | list[str]]
+
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
 
@@ -32,17 +35,19 @@ class Call:
     """One call of the API.
 
     `repeatable`: running it twice changes no more than once (None: as its method promises). `silence_s`: how long the
-    server may stay silent, in seconds (None: the client's request timeout).
+    server may stay silent, in seconds (None: the client's request timeout). `once`: it is not tried again, whatever
+    comes of it.
     """
 
     method: str
     path: str
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
     content: bytes = b""
     body: Body | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool | None = None
     silence_s: float | None = None
+    once: bool = False
 
     @property
     def may_repeat(self) -> bool:
@@ -51,8 +56,8 @@ class Call:
 
     @property
     def may_resend(self) -> bool:
-        """Whether what it sends is still there to be sent."""
-        return self.body is None or self.body.replayable
+        """Whether it may be sent a second time at all, and what it sends is still there."""
+        return not self.once and (self.body is None or self.body.replayable)
 
     def all_headers(self, silence_s: float) -> dict[str, str]:
         """Return its headers, with the length of a body of known length.
@@ -109,4 +114,6 @@ def patience(request_timeout: float | None) -> float:
 
 def timeouts(silence_s: float, request_timeout_s: float) -> httpx2.Timeout:
     """Return httpx2's form of them."""
-    return httpx2.Timeout(silence_s, connect=min(CONNECT_TIMEOUT_S, request_timeout_s), pool=request_timeout_s)
+    return httpx2.Timeout(
+        silence_s, connect=min(CONNECT_TIMEOUT_S, silence_s, request_timeout_s), pool=request_timeout_s
+    )

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Mapping
-from typing import Any, Protocol
+import signal as signals
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypedDict
 
 from torpor.errors import InvalidRequest
 from torpor.model.ids import is_sandbox_id, is_snapshot_id
 from torpor.sdk.foreign import checked, checked_id
+from torpor.sdk.http import Query
+from torpor.wire.processes import MAX_INPUT_BYTES, StartProcess
 from torpor.wire.public import (
     DEFAULT_TTL_SECONDS,
+    MAX_STDIN_BYTES,
     CreateFromSnapshot,
+    ExecCommand,
     ForkSandbox,
     LifecycleChange,
     RollBack,
@@ -29,11 +36,32 @@ class Identified(Protocol):
     def id(self) -> str: ...
 
 
-def creation(**fields: Any) -> bytes:
+class Care(TypedDict, total=False):
+    """What the server is to do for a sandbox of its own accord; each is a keyword of `create` and `restore`.
+
+    `idle_timeout_seconds`: after so long with nothing in flight `on_idle` is done to it, "hibernate" (as it is unless
+    said otherwise) or "delete"; without it idleness changes nothing. `on_crash`: if its machine dies it is "fail"ed (as
+    it is unless said otherwise), or the server puts it back to its last snapshot with "restore". A checkpoint is taken
+    every `checkpoint_every_seconds` of running, and after every `checkpoint_every_execs` commands; of these the newest
+    `checkpoint_keep` (3) are kept.
+    """
+
+    idle_timeout_seconds: int | None
+    on_idle: Literal["hibernate", "delete"]
+    on_crash: Literal["fail", "restore"]
+    checkpoint_every_seconds: int | None
+    checkpoint_every_execs: int | None
+    checkpoint_keep: int
+
+
+def creation(care: Care, **fields: Any) -> bytes:
     """Return the body of a create or restore. Without mention of a ttl, a persistent sandbox has none.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest, and TypeError for a keyword that is none.
     """
+    for name in care.keys() - Care.__annotations__.keys():
+        raise TypeError(f"a sandbox is not made with the keyword argument {name!r}")
+    fields |= care
     if fields["persistent"] and fields["ttl_seconds"] == DEFAULT_TTL_SECONDS:
         fields["ttl_seconds"] = None
     _refuse_ttl_of_persistent(fields["ttl_seconds"], fields["persistent"])
@@ -92,9 +120,17 @@ def _refuse_ttl_of_persistent(ttl_seconds: int | None, persistent: bool) -> None
         raise InvalidRequest("a persistent sandbox has no ttl", hint="leave out either `persistent` or `ttl_seconds`")
 
 
-def new_ttl(seconds: int) -> bytes:
-    """Return the body of a change of the ttl. Raises InvalidRequest."""
-    return checked(LifecycleChange, ttl_seconds=seconds).model_dump_json(exclude_none=True).encode()
+def new_ttl(seconds: int | None) -> bytes:
+    """Return the body of a change of the ttl; None is no end. Raises InvalidRequest."""
+    change = checked(LifecycleChange, ttl_seconds=seconds, persistent=True if seconds is None else None)
+    return change.model_dump_json(exclude_none=True).encode()
+
+
+def new_idle_time(seconds: int | None) -> bytes:
+    """Return the body of a change of the idle time; None lets idleness change nothing. Raises InvalidRequest."""
+    if seconds == 0:
+        raise InvalidRequest("an idle time is at least 1 second", hint="None lets idleness change nothing")
+    return checked(LifecycleChange, idle_seconds=seconds or 0).model_dump_json(exclude_none=True).encode()
 
 
 def filters(
@@ -111,6 +147,21 @@ def filters(
 def snapshot_filters(sandbox: Identified | str | None, limit: int | None, cursor: str | None) -> dict[str, str]:
     """Return the query of a listing of snapshots. Raises InvalidRequest."""
     return _given(sandbox_id=None if sandbox is None else sandbox_id(sandbox), limit=limit, cursor=cursor)
+
+
+def event_query(cursor: str | None, types: Sequence[str], *, follow: bool = False) -> Query:
+    """Return the query of a listing of events. Raises InvalidRequest for a single text in the place of types."""
+    if isinstance(types, str):
+        raise InvalidRequest(f"types has to be a list such as [{types!r}]")
+    return {**_given(cursor=cursor, follow="true" if follow else None), "type": list(types)}
+
+
+def period(since: datetime | None, until: datetime | None) -> dict[str, str]:
+    """Return the query of a span of time. A time without a zone is this machine's. Raises InvalidRequest."""
+    for name, value in (("since", since), ("until", until)):
+        if value is not None and not isinstance(value, datetime):
+            raise InvalidRequest(f"{name} has to be a datetime, not {value!r}")
+    return _given(since=since and since.astimezone().isoformat(), until=until and until.astimezone().isoformat())
 
 
 def _given(**values: object) -> dict[str, str]:
@@ -140,3 +191,71 @@ def file_query(path: GuestPath, *, mode: int | None = None, user: str | None = N
         query["user"] = user
     query.update({name: "true" for name, value in more.items() if value})
     return query
+
+
+def command(
+    cmd: str | Sequence[str | os.PathLike[str]],
+    *,
+    timeout_seconds: float | None,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    user: str | None,
+    stdin: str | bytes | None,
+) -> ExecCommand:
+    """Return the order of a command whose output comes as exact bytes. Raises InvalidRequest."""
+    return checked(
+        ExecCommand,
+        cmd=cmd if isinstance(cmd, str) else [os.fspath(word) for word in cmd],
+        timeout_seconds=timeout_seconds,
+        cwd=cwd,
+        env=dict(env or {}),
+        user=user,
+        stdin_base64=None if stdin is None else _encoded_stdin(stdin),
+        encoding="base64",
+    )
+
+
+def starting(order: ExecCommand, *, open_stdin: bool) -> bytes:
+    """Return the body of a start."""
+    return StartProcess(**dict(order), open_stdin=open_stdin).model_dump_json(exclude_none=True).encode()
+
+
+def input_bytes(data: str | bytes) -> bytes:
+    """Return what is written to an open input. Raises InvalidRequest for too much, or for neither text nor bytes."""
+    whole = _as_bytes(data)
+    if len(whole) > MAX_INPUT_BYTES:
+        raise InvalidRequest(
+            f"at most {MAX_INPUT_BYTES >> 20} MiB are written at once, and this is {len(whole)} bytes",
+            hint="write it in parts",
+        )
+    return whole
+
+
+def signal_name(signal: int | str | signals.Signals) -> str:
+    """Return the name of a signal, such as SIGTERM, given that, TERM or its number. Raises InvalidRequest."""
+    try:
+        if isinstance(signal, str):
+            name = signal.upper().removeprefix("SIG")
+            return signals.Signals[f"SIG{name}"].name
+        return signals.Signals(signal).name
+    except (KeyError, ValueError) as error:
+        raise InvalidRequest(f"{signal!r} is not a signal", hint="SIGTERM, TERM and 15 are one") from error
+
+
+def _encoded_stdin(stdin: str | bytes) -> str:
+    data = _as_bytes(stdin)
+    if len(data) > MAX_STDIN_BYTES:
+        raise InvalidRequest(
+            f"stdin is at most {MAX_STDIN_BYTES >> 20} MiB, and this is {len(data)} bytes",
+            hint="upload a file and read it in the command",
+        )
+    return base64.b64encode(data).decode()
+
+
+def _as_bytes(data: str | bytes) -> bytes:
+    if not isinstance(data, str | bytes | bytearray | memoryview):
+        raise InvalidRequest(f"stdin has to be text or bytes, not {type(data).__name__}")
+    try:
+        return data.encode() if isinstance(data, str) else bytes(data)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("stdin: half a surrogate pair is no character") from error

@@ -7,11 +7,11 @@ import binascii
 import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from torpor.errors import CommandFailed, ExecTimeout, OutcomeUnknown, TorporError
+from torpor.errors import CommandFailed, ExecTimeout, OutcomeUnknown
 from torpor.sdk.results import ExecResult
 from torpor.sdk.sse import Event
 from torpor.wire.errors import ErrorBody, from_body
@@ -30,6 +30,13 @@ class _Chunk(BaseModel):
     """The `stdout` and `stderr` events: base64 of the bytes."""
 
     chunk: str
+
+
+class Output(NamedTuple):
+    """What a command wrote: on `stdout` or on `stderr`, and the exact bytes."""
+
+    stream: Literal["stdout", "stderr"]
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,53 +72,62 @@ class _Stream:
 
 
 class Transcript:
-    """Everything one command has said. Feed it events; `result` is there when the command has ended."""
+    """Everything one command has said, as far as there is room."""
 
     def __init__(self, watchers: Watchers) -> None:
         self._stdout = _Stream(watchers.on_stdout, watchers.binary)
         self._stderr = _Stream(watchers.on_stderr, watchers.binary)
-        self.exit: StreamExit | None = None
 
-    def feed(self, event: Event) -> Iterator[Delivery]:
-        """Take one event in and yield what callbacks are to be given.
+    def add(self, piece: Output) -> Iterator[Delivery]:
+        """Take a piece of output in and yield what callbacks are to be given."""
+        yield from (self._stdout if piece.stream == "stdout" else self._stderr).add(piece.data)
 
-        Raises the error that the server reports in the stream, with the output so far where it is a timeout, and
-        OutcomeUnknown for an event that this version cannot read.
+    def end(self) -> Iterator[Delivery]:
+        """Yield what callbacks are to be given when there is no more output."""
+        yield from self._stdout.add(b"", final=True)
+        yield from self._stderr.add(b"", final=True)
+
+    def result(self, end: StreamExit | None, *, is_whole: bool = True) -> ExecResult:
+        """Return how the command ended. `is_whole`: what is here begins where the command's output did.
+
+        Raises OutcomeUnknown if it is not known how.
         """
-        try:
-            if event.name == "stdout":
-                yield from self._stdout.add(_chunk(event))
-            elif event.name == "stderr":
-                yield from self._stderr.add(_chunk(event))
-            elif event.name == "exit":
-                self.exit = StreamExit.model_validate_json(event.data)
-                yield from self._stdout.add(b"", final=True)
-                yield from self._stderr.add(b"", final=True)
-            elif event.name == "error":
-                raise self._with_output(from_body(ErrorBody.model_validate_json(event.data), 500))
-        except ValidationError as error:
-            raise OutcomeUnknown("the server's stream of events is not in the form this version reads") from error
-
-    def result(self) -> ExecResult:
-        """Return how the command ended. Raises OutcomeUnknown if the stream ended before the command did."""
-        if self.exit is None:
+        if end is None:
             raise OutcomeUnknown("the server ended the stream before the command's result")
         return ExecResult(
             stdout=self._stdout.text(),
             stderr=self._stderr.text(),
-            exit_code=self.exit.exit_code,
-            duration_ms=self.exit.duration_ms,
-            truncated=self._stdout.truncated or self._stderr.truncated,
-            signal=self.exit.signal,
-            oom_killed=self.exit.oom_killed,
+            exit_code=end.exit_code,
+            duration_ms=end.duration_ms,
+            truncated=self._stdout.truncated or self._stderr.truncated or not is_whole,
+            signal=end.signal,
+            oom_killed=end.oom_killed,
             stdout_bytes=bytes(self._stdout.kept),
             stderr_bytes=bytes(self._stderr.kept),
         )
 
-    def _with_output(self, error: TorporError) -> TorporError:
-        if isinstance(error, ExecTimeout):
-            error.stdout, error.stderr = self._stdout.text(), self._stderr.text()
-        return error
+    def give_to(self, error: ExecTimeout) -> None:
+        """Let a timeout carry the output so far."""
+        error.stdout, error.stderr = self._stdout.text(), self._stderr.text()
+
+
+def heard(event: Event) -> Output | StreamExit | None:
+    """Return what an event says; None for one of a later version, of which nothing is known here.
+
+    Raises the error that the server reports in the stream, and OutcomeUnknown for what cannot be read.
+    """
+    try:
+        if event.name == "stdout":
+            return Output("stdout", _chunk(event))
+        if event.name == "stderr":
+            return Output("stderr", _chunk(event))
+        if event.name == "exit":
+            return StreamExit.model_validate_json(event.data)
+        if event.name == "error":
+            raise from_body(ErrorBody.model_validate_json(event.data), 500)
+    except ValidationError as error:
+        raise OutcomeUnknown("the server's stream of events is not in the form this version reads") from error
+    return None
 
 
 def require_success(result: ExecResult) -> None:

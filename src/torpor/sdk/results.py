@@ -8,10 +8,22 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TypeVar
 
+from torpor.wire.events import EventView as Event
+from torpor.wire.processes import ProcessView as ProcessInfo
 from torpor.wire.public import FileEntry, SandboxView, Verified
 from torpor.wire.public import TemplateView as Template
 
-__all__ = ["ExecResult", "FileEntry", "Page", "SandboxInfo", "Template", "Transferred", "Verified"]
+__all__ = [
+    "Event",
+    "ExecResult",
+    "FileEntry",
+    "Page",
+    "ProcessInfo",
+    "SandboxInfo",
+    "Template",
+    "Transferred",
+    "Verified",
+]
 
 T = TypeVar("T")
 
@@ -44,7 +56,7 @@ class SandboxInfo:
     `expires_at` is the hard end of its life (None: none). `boot_ms`: what the host took to bring it to life, in
     milliseconds. `reason` says why a `failed` sandbox failed. `from_snapshot` is the snapshot it came to life from, if
     not its template's, and `parent_id` the sandbox it was forked from. `last_snapshot_id` is the newest snapshot it can
-    go back to.
+    go back to. The last six say what the server does for it of its own accord, as `create` was asked.
     """
 
     id: str
@@ -67,6 +79,12 @@ class SandboxInfo:
     boot_ms: int | None
     boot_mode: str
     reason: str | None
+    idle_timeout_seconds: int | None
+    on_idle: str
+    on_crash: str
+    checkpoint_every_seconds: int | None
+    checkpoint_every_execs: int | None
+    checkpoint_keep: int
 
     @classmethod
     def of(cls, view: SandboxView) -> SandboxInfo:

@@ -15,12 +15,17 @@ class Retry:
 
     At most `attempts` tries within `patience_s` seconds; the wait starts near `first_delay_s`, doubles, and stays below
     `longest_delay_s`. A `Retry-After` of the server lengthens a wait.
+
+    A command that is being listened to, and a stream of events, are something else: where the line breaks or falls
+    silent, it is made anew, however often, until nothing has been heard for `reattach_s` seconds. So they outlive a
+    restart of the server.
     """
 
     attempts: int = 5
     first_delay_s: float = 0.1
     longest_delay_s: float = 2.0
     patience_s: float = 15.0
+    reattach_s: float = 60.0
 
 
 class Attempts:
@@ -45,10 +50,7 @@ class Attempts:
         self._failed += 1
         if self._failed >= self._retry.attempts:
             return None
-        delay = min(self._retry.longest_delay_s, self._retry.first_delay_s * 2.0 ** (self._failed - 1))
-        # Spread out, so that clients refused together do not return together.
-        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-        delay = max(delay, error.retry_after_s or 0.0)
+        delay = _delay_s(self._retry, self._failed, error)
         if time.monotonic() - self._since + delay > self._retry.patience_s:
             return None
         return delay
@@ -60,3 +62,57 @@ class Attempts:
         knows.
         """
         return self._unknown if self._unknown is not None and isinstance(error, Unavailable) else error
+
+
+class Reattaching:
+    """The lines of one stream: it is gone on with on a new one, until it has been silent for too long."""
+
+    def __init__(self, retry: Retry) -> None:
+        self._retry = retry
+        self._failed = 0
+        self._heard_at = time.monotonic()
+        self._may_have_begun = False
+        self._unknown: OutcomeUnknown | None = None
+
+    def opened(self) -> None:
+        """Take in that the server answered: what is listened to is there."""
+        self._may_have_begun = True
+
+    def progress(self) -> None:
+        """Take in that the line works."""
+        self._failed = 0
+        self._heard_at = time.monotonic()
+        self._unknown = None
+
+    def left_s(self) -> float:
+        """Return for how long there is still hope, in seconds; infinite while nothing has failed."""
+        if self._failed == 0:
+            return float("inf")
+        return max(0.0, self._retry.reattach_s - (time.monotonic() - self._heard_at))
+
+    def delay_s(self, error: TorporError) -> float | None:
+        """Return how long to wait before the next line, in seconds, or None if the error is to be raised.
+
+        As long as nothing can have reached the server, there is nothing to go on with, and each error is raised.
+        """
+        if isinstance(error, OutcomeUnknown):
+            self._may_have_begun = True
+            self._unknown = error
+        elif not isinstance(error, Unavailable):
+            return None
+        if not self._may_have_begun:
+            return None
+        self._failed += 1
+        delay = _delay_s(self._retry, self._failed, error)
+        return delay if delay < self.left_s() else None
+
+    def verdict(self, error: TorporError) -> TorporError:
+        """Return what is to be raised when `error` was the last line's."""
+        return self._unknown if self._unknown is not None and isinstance(error, Unavailable) else error
+
+
+def _delay_s(retry: Retry, failed: int, error: TorporError) -> float:
+    delay = min(retry.longest_delay_s, retry.first_delay_s * 2.0 ** min(failed - 1, 30))
+    # Spread out, so that clients refused together do not return together.
+    delay *= random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+    return max(delay, error.retry_after_s or 0.0)

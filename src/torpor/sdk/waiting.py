@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
@@ -46,6 +47,64 @@ async def async_deliver(callback: Callable[[Any], object], piece: str | bytes) -
 def sync_deliver(callback: Callable[[Any], object], piece: str | bytes) -> None:
     """Hand a piece of output to a callback."""
     callback(piece)
+
+
+class AsyncAside:
+    """Work that goes on beside a block, in a task of its own. `end` has to be awaited."""
+
+    def __init__(self, work: Callable[[AsyncAside], Coroutine[Any, Any, None]]) -> None:
+        self._is_ending = asyncio.Event()
+        self._task = asyncio.create_task(work(self))
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait, for the work, and tell whether the block has ended meanwhile."""
+        try:
+            await asyncio.wait_for(self._is_ending.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def end(self) -> None:
+        """Tell the work that the block has ended, and wait for it. Raises what it raised.
+
+        Who is cancelled in this wait cancels the work, and is not kept longer than that takes.
+        """
+        self._is_ending.set()
+        try:
+            await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            raise
+
+
+class SyncAside:
+    """Work that goes on beside a block, in a thread of its own. `end` has to be called."""
+
+    def __init__(self, work: Callable[[SyncAside], None]) -> None:
+        self._work = work
+        self._is_ending = threading.Event()
+        self._failure: BaseException | None = None
+        # A block that is never left must not keep its program from ending.
+        self._thread = threading.Thread(target=self._run, name="torpor-thinking", daemon=True)
+        self._thread.start()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait, for the work, and tell whether the block has ended meanwhile."""
+        return self._is_ending.wait(seconds)
+
+    def end(self) -> None:
+        """Tell the work that the block has ended, and wait for it. Raises what it raised."""
+        self._is_ending.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._work(self)
+        except BaseException as failure:
+            self._failure = failure
 
 
 class AsyncEntered(Protocol):

@@ -7,13 +7,15 @@ volume.xfs, volume/          where home's file system has no reflinks: an image 
 volume.lock                  held while the volume is mounted, grown or unmounted
 logs/                        logs of bakes
 lock, bake.lock              held by the one server of this directory, and by a bake
+alive, keeper                locks by which the server and the keeper of this directory know of each other
 
 In `data`, which is the volume or `home` itself, on one file system, so that files can be linked and share blocks:
 
 templates/<name>/            a template: manifest.json, memory, state, disk.qcow2, checksums, memory.used
 snapshots/<id>/              a snapshot: the same files
 sandboxes/<id>/base/         links to the files of what a sandbox came from or was last frozen into
-sandboxes/<id>/              what a running sandbox writes: disk.qcow2, sockets, console.log, vmm.log
+sandboxes/<id>/              what a running sandbox writes: disk.qcow2, sockets, console.log, vmm.log; and what is noted
+                             of it: machine.json, deadline, usage.json, asleep, paused
 """
 
 from __future__ import annotations
@@ -60,6 +62,14 @@ class Layout:
     @property
     def lock(self) -> Path:
         return self.home / "lock"
+
+    @property
+    def alive(self) -> Path:
+        return self.home / "alive"
+
+    @property
+    def keeper(self) -> Path:
+        return self.home / "keeper"
 
     @property
     def bake_lock(self) -> Path:

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torpor.kit.clock import Clock, SystemClock
-from torpor.testing.fake_guest_line import Line, Request, UnderWay
+from torpor.testing.fake_guest_call import Request, UnderWay
+from torpor.testing.fake_guest_jobs import Job, Jobs
+from torpor.testing.fake_guest_line import Line
 from torpor.testing.guest import Files, Node
 
-_FORMAT = "fake-guest-1"
+_FORMAT = "fake-guest-2"
 
 
 @dataclass
@@ -31,7 +33,7 @@ class FakeGuest:
 
     What it has in memory: `frozen` (it was quiesced, and not let go since: calls under way stand still), `identities`
     (the `adopt` requests it took), `env`, `files`, `counters` (of the command `count`), `hooks_run` (the events),
-    `under_way` (calls by number).
+    `under_way` (calls by number), `jobs`. These run while it is served.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -53,20 +55,24 @@ class FakeGuest:
     hooks_run: list[str] = field(default_factory=list, init=False)
     under_way: dict[int, UnderWay] = field(default_factory=dict, init=False)
     files: Files = field(init=False)
+    jobs: Jobs = field(init=False)
     _thawed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
         self.files = Files(self.clock)
+        self.jobs = Jobs(self)
 
     async def serve(self, sock: socket.socket) -> None:
         """Serve the host at the other end until it closes the line. Closes the socket, whatever happens."""
         with sock:
             sock.setblocking(False)
             line = Line(self, sock)
+            self.jobs.begin_all()
             try:
                 await line.run()
             finally:
                 await line.drop_all()
+                await self.jobs.stop_all()
 
     def freeze(self) -> None:
         """Let all calls under way stand still."""
@@ -93,6 +99,7 @@ class FakeGuest:
             "env": self.env,
             "counters": self.counters,
             "hooks_run": self.hooks_run,
+            "jobs": {name: job.dump() for name, job in self.jobs.known.items()},
             "under_way": {number: state.dump() for number, state in self.under_way.items()},
             "files": {path: _dump_node(node) for path, node in self.files.nodes.items()},
         }
@@ -107,6 +114,7 @@ class FakeGuest:
         self.identities, self.env, self.counters = state["identities"], state["env"], state["counters"]
         self.hooks_run = state["hooks_run"]
         self.under_way = {int(number): UnderWay.load(values) for number, values in state["under_way"].items()}
+        self.jobs.known = {name: Job.load(values) for name, values in state["jobs"].items()}
         self.files.nodes = {path: _load_node(*values) for path, values in state["files"].items()}
 
 

@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torpor.errors import Busy, Failed, InvalidRequest, TorporError
+from torpor.errors import Busy, Conflict, Failed, InvalidRequest, TorporError
 from torpor.kit.shielded import wait_ended
-from torpor.testing.guest import Call, Killed, Shell
+from torpor.testing.fake_guest_call import Request, UnderWay
+from torpor.testing.fake_guest_jobs import Job, call_of, check_folder, outcome_of
+from torpor.testing.guest import Shell
 from torpor_guest import protocol
 from torpor_guest.protocol import Frame, Greeting, Hello
 
 if TYPE_CHECKING:
     from torpor.testing.fake_guest import FakeGuest
 
-Request = dict[str, Any]
-
 # What the agent does even while the guest stands still; it is over before a guest is saved.
 _CONTROL = frozenset({"ping", "adopt", "quiesce", "unquiesce", "hooks"})
-
-
-@dataclass
-class UnderWay:
-    """A call under way, as a guest's memory holds it: it is begun again from this, and looks as if it went on.
-
-    `sent` bytes of each sub-channel have left already, and `credit` is left for it; `received` is all the input that
-    came, for `returned` bytes of which credit went back. `answer` is there once only the answer has still to be sent.
-    """
-
-    request: Request
-    credit: list[int] = field(default_factory=lambda: [0, protocol.WINDOW, protocol.WINDOW])
-    sent: list[int] = field(default_factory=lambda: [0, 0, 0])
-    received: bytes = b""
-    returned: int = 0
-    ended: bool = False
-    answer: tuple[int, Request] | None = None
-
-    def dump(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {**vars(self), "received": base64.b64encode(self.received).decode()}
-
-    @classmethod
-    def load(cls, values: dict[str, Any]) -> UnderWay:
-        """Return what was dumped."""
-        answer = values["answer"]
-        received = base64.b64decode(values["received"])
-        return cls(**{**values, "received": received, "answer": None if answer is None else tuple(answer)})
 
 
 class Line:
@@ -221,6 +191,12 @@ class _Served:
             "unquiesce": self._unquiesce,
             "hooks": self._hooks,
             "exec": self._exec,
+            "start": self._start,
+            "attach": self._attach,
+            "input": self._input,
+            "signal": self._signal,
+            "job": self._job,
+            "jobs": self._jobs,
             "read": self._read,
             "write": self._write,
             "stat": self._stat,
@@ -275,40 +251,82 @@ class _Served:
         return {"ran": self._guest.hooks, "failed": self._guest.failing_hooks}
 
     async def _exec(self, request: Request) -> Request:
+        if request["job"] is not None:
+            job = self._guest.jobs.find_or_start(request)
+            starts = job.check_offsets(request)
+            if request["stdin"]:
+                await self._pass_on(job, 0)
+                job.close_stdin()
+            return await self._listen(job, starts)
         if not self._stops:
             raise Busy("the sandbox is being frozen; nothing can be started in it now")
         began = self._guest.clock.monotonic()
         stdin = b"".join([chunk async for chunk in self.input()]) if request["stdin"] else b""
-        if request["cwd"] is not None and self._guest.files.nodes.get(request["cwd"]) is None:
-            raise InvalidRequest(f"cwd: there is no folder {request['cwd']} to run in")
-        call = Call(
-            words=request["argv"],
-            stdin=stdin,
-            env={"HOME": "/root", "USER": request["user"] or "root", **self._guest.env, **request["env"]},
-            cwd=request["cwd"] or "/root",
-            user=request["user"] or "root",
-            out=lambda data: self.send(protocol.OUTPUT, data),
-            err=lambda data: self.send(protocol.ERRORS, data),
-        )
-        outcome = await self._outcome(call, request["timeout_s"])
-        return outcome | {"duration_ms": round((self._guest.clock.monotonic() - began) * 1000)}
+        check_folder(self._guest, request)
+        call = call_of(self._guest, request, stdin, self.send)
+        shell = Shell(self._guest.files, self._guest.clock, self._guest.counters)
+        outcome = await outcome_of(shell, call, request["timeout_s"], self._guest)
+        _, stdout_bytes, stderr_bytes = self._state.sent
+        took_ms = round((self._guest.clock.monotonic() - began) * 1000)
+        return outcome | {"duration_ms": took_ms, "stdout_bytes": stdout_bytes, "stderr_bytes": stderr_bytes}
 
-    async def _outcome(self, call: Call, timeout_s: float | None) -> Request:
-        killed = {"exit_code": 137, "signal": "SIGKILL", "oom_killed": False, "timed_out": False}
-        command = asyncio.create_task(Shell(self._guest.files, self._guest.clock, self._guest.counters).run(call))
-        timer = asyncio.create_task(self._guest.clock.sleep(10**9 if timeout_s is None else timeout_s))
+    async def _start(self, request: Request) -> Request:
+        job = self._guest.jobs.find_or_start(request)
+        if request["stdin"]:
+            await self._pass_on(job, 0)
+            if not request["open"]:
+                job.close_stdin()
+        return job.described()
+
+    async def _attach(self, request: Request) -> Request:
+        job = self._guest.jobs.find(request)
+        return await self._listen(job, job.check_offsets(request))
+
+    async def _listen(self, job: Job, at: list[int]) -> Request:
+        while True:
+            behind = [sub for sub in (protocol.OUTPUT, protocol.ERRORS) if at[sub] < len(job.written[sub])]
+            for sub in behind:
+                data = job.written[sub][at[sub] :]
+                at[sub] += len(data)
+                await self.send(sub, data)
+            if not behind:
+                if job.outcome is not None:
+                    return job.result()
+                await job.news()
+
+    async def _pass_on(self, job: Job, at: int) -> int:
+        async with aclosing(self.input()) as chunks:
+            async for chunk in chunks:
+                job.feed(at, chunk)
+                at += len(chunk)
+        return at
+
+    async def _input(self, request: Request) -> Request:
+        job = self._guest.jobs.find(request)
+        # Where it belongs is kept with the call: begun again, it does not pass on again what it has passed on.
+        base = request.setdefault("base", len(job.stdin))
+        if not job.request.get("open") or job.stdin_closed or job.outcome is not None:
+            raise Conflict(f"the process {request['job']} takes no input (any more)")
+        if job.feeder is not None:
+            raise Conflict(f"somebody else is passing input to the process {request['job']}")
+        job.feeder = self
         try:
-            await asyncio.wait([command, timer], return_when=asyncio.FIRST_COMPLETED)
-            if not command.done():
-                return killed | {"timed_out": True}
-            try:
-                return killed | {"exit_code": command.result(), "signal": None}
-            except Killed:
-                return killed
+            end = await self._pass_on(job, base)
         finally:
-            for task in (command, timer):
-                task.cancel()
-                await wait_ended(task)
+            job.feeder = None
+        if request["close"]:
+            job.close_stdin()
+        return {"bytes": end - base}
+
+    async def _signal(self, request: Request) -> Request:
+        self._guest.jobs.find(request).signal(request["signal"])
+        return {}
+
+    async def _job(self, request: Request) -> Request:
+        return self._guest.jobs.find(request).described()
+
+    async def _jobs(self, request: Request) -> Request:
+        return await self._send_lines([job.described() for job in self._guest.jobs.known.values()])
 
     async def _read(self, request: Request) -> Request:
         count = 0

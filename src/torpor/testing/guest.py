@@ -255,9 +255,13 @@ class Shell:
         return 0
 
     async def _do_count(self, call: Call, args: list[str]) -> int:
-        self._counters[args[0]] = self._counters.get(args[0], 0) + 1
-        await call.out(f"{self._counters[args[0]]}\n".encode())
+        await call.out(f"{self.count(args[0])}\n".encode())
         return 0
+
+    def count(self, name: str) -> int:
+        """Add one to a counter and return it."""
+        self._counters[name] = self._counters.get(name, 0) + 1
+        return self._counters[name]
 
     async def _do_raw(self, call: Call, args: list[str]) -> int:
         for part in args:

@@ -1,20 +1,20 @@
 """A host agent that exists in memory only, for whoever needs the other end of `torpor.wire.host`.
 
 It can be told to misbehave: refuse (`fail`), do the work and lose the answer (`lose_answer`), wait (`hold`), not be
-there (`down`), lose a machine (`die`), forget one (`vanish`), spoil a snapshot (`spoil`).
+there (`down`), lose a machine (`die`), forget one (`vanish`), spoil a snapshot (`spoil`), be killed and started again
+(`crash`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
 import httpx2
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,11 +24,12 @@ from starlette.types import Receive, Scope, Send
 from torpor import errors
 from torpor.kit.clock import Clock, SystemClock
 from torpor.testing.guest import Files
-from torpor.testing.host_answers import Hold, Lost, Streamed
-from torpor.testing.host_machines import Execution, FakeMachine, FakeSnapshot, baked, copied, listed
-from torpor.wire import frames, host, public
+from torpor.testing.host_answers import Hold, Line, Lost, json_answer
+from torpor.testing.host_commands import JobAnswers
+from torpor.testing.host_files import Act, FileAnswers
+from torpor.testing.host_machines import FakeMachine, FakeSnapshot, baked, copied, listed
+from torpor.wire import host, public
 from torpor.wire.errors import status_of, to_body
-from torpor.wire.memory import MemoryTransport
 
 
 class _Sized(Protocol):
@@ -37,14 +38,12 @@ class _Sized(Protocol):
     disk_gb: int
 
 
-_Act = Callable[[Request], Awaitable[Response]]
-
-
 class FakeHost:
     """An ASGI application with the host's interface. Verbs, for `fail`, `lose_answer`, `hold` and `calls`:
 
-    restore, list, close, pause, resume, hibernate, wake, snapshot, rollback, exec, read, write, remove, stat, dir,
-    mkdir, rename, walk, logs, snapshots, remove_snapshot, verify_snapshot, templates, remove_template.
+    restore, list, close, deadline, pause, resume, hibernate, wake, snapshot, rollback, exec, start, jobs, job, attach,
+    feed, signal, read, write, remove, stat, dir, mkdir, rename, walk, logs, snapshots, remove_snapshot,
+    verify_snapshot, templates, remove_template.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -60,6 +59,7 @@ class FakeHost:
         self._holds: dict[str, deque[Hold]] = defaultdict(deque)
         self._pids = itertools.count(1000)
         self._moments = itertools.count()
+        self._cut = asyncio.Event()
         self._app = Starlette(routes=list(self._routes()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ class FakeHost:
 
     def transport(self) -> httpx2.AsyncBaseTransport:
         """Return a transport whose requests come here, or fail to connect while `down`."""
-        return _Line(self)
+        return Line(self, lambda: self.down)
 
     def fail(self, verb: str, error: errors.TorporError, times: int = 1) -> None:
         """Answer the next `times` requests of a verb with an error and do nothing."""
@@ -97,6 +97,28 @@ class FakeHost:
     def vanish(self, sandbox_id: str) -> None:
         """Forget a machine altogether, as a host does that was set up anew."""
         self.machines.pop(sandbox_id).died.set()
+
+    def crash(self) -> None:
+        """Be killed and start again: what is answered breaks off, machines and their jobs live on, and are adopted."""
+        self._cut.set()
+        self._cut = asyncio.Event()
+        for machine in self.machines.values():
+            machine.facts = machine.facts.model_copy(update={"adopted": machine.sleeps_in is None})
+
+    def cut(self) -> asyncio.Event:
+        """Return the event that will be set when the host agent that runs now is killed."""
+        return self._cut
+
+    def use(self, sandbox_id: str, usage: host.Usage) -> None:
+        """Let a machine have used so much."""
+        machine = self.machines[sandbox_id]
+        machine.facts = machine.facts.model_copy(update={"usage": usage})
+
+    async def end_jobs(self) -> None:
+        """End every job that still runs."""
+        for machine in self.machines.values():
+            for job in machine.jobs.values():
+                await job.aclose()
 
     def spoil(self, snapshot_id: str) -> None:
         """Let a snapshot's bytes be others than were written: it is refused wherever it is opened."""
@@ -155,25 +177,19 @@ class FakeHost:
         )
         self.snapshots[order.id] = FakeSnapshot(frozen, copied(machine.files), dict(machine.env))
         machine.facts = machine.facts.model_copy(update={"base": order.id})
-        return frozen
+        return frozen.model_copy(update={"usage": machine.facts.usage})
 
     def _routes(self) -> list[Route]:
         top, one = "/host/v1/incarnations", "/host/v1/incarnations/{id}"
-        table: list[tuple[str, str, str, _Act]] = [
+        table: list[tuple[str, str, str, Act]] = [
             ("POST", top, "restore", self._restore),
             ("GET", top, "list", self._list),
             ("DELETE", one, "close", self._close),
             *(("POST", f"{one}/{verb}", verb, act) for verb, act in self._passages().items()),
             ("POST", f"{one}/snapshots", "snapshot", self._snapshot),
-            ("POST", f"{one}/exec", "exec", self._exec),
-            ("GET", f"{one}/fs", "read", self._read),
-            ("PUT", f"{one}/fs", "write", self._write),
-            ("DELETE", f"{one}/fs", "remove", self._remove),
-            ("GET", f"{one}/fs/stat", "stat", self._stat),
-            ("GET", f"{one}/fs/dir", "dir", self._dir),
-            ("POST", f"{one}/fs/dir", "mkdir", self._mkdir),
-            ("POST", f"{one}/fs/rename", "rename", self._rename),
-            ("GET", f"{one}/fs/walk", "walk", self._walk),
+            *FileAnswers(self._machine).routes(one),
+            *JobAnswers(self._machine, self.clock, self.cut).routes(one),
+            ("PUT", f"{one}/deadline", "deadline", self._deadline),
             ("GET", f"{one}/logs", "logs", self._logs),
             ("GET", "/host/v1/snapshots", "snapshots", self._snapshots),
             ("DELETE", "/host/v1/snapshots/{id}", "remove_snapshot", self._remove_snapshot),
@@ -183,7 +199,7 @@ class FakeHost:
         ]
         return [Route(path, self._guarded(verb, act), methods=[method]) for method, path, verb, act in table]
 
-    def _passages(self) -> dict[str, _Act]:
+    def _passages(self) -> dict[str, Act]:
         return {
             "pause": self._pause,
             "resume": self._resume,
@@ -192,7 +208,7 @@ class FakeHost:
             "rollback": self._rollback,
         }
 
-    def _guarded(self, verb: str, act: _Act) -> _Act:
+    def _guarded(self, verb: str, act: Act) -> Act:
         async def endpoint(request: Request) -> Response:
             self.calls[verb] += 1
             if self._holds[verb]:
@@ -206,7 +222,7 @@ class FakeHost:
                     raise self._failures[verb].popleft()
                 answer = await act(request)
             except errors.TorporError as error:
-                return _json(to_body(error), status_of(error))
+                return json_answer(to_body(error), status_of(error))
             if self._lost[verb]:
                 self._lost[verb] -= 1
                 return Lost()
@@ -235,7 +251,8 @@ class FakeHost:
             raise errors.Conflict(f"{order.id} is alive already")
         machine = self._from(order)
         machine.env |= order.env
-        return _json(machine.facts, 201)
+        machine.deadline = order.deadline
+        return json_answer(machine.facts, 201)
 
     def _from(self, order: host.Restore) -> FakeMachine:
         if order.snapshot is not None:
@@ -254,12 +271,16 @@ class FakeHost:
 
     async def _list(self, request: Request) -> Response:
         items = [machine.facts for machine in self.machines.values()]
-        return _json(host.IncarnationList(items=items))
+        return json_answer(host.IncarnationList(items=items))
 
     async def _close(self, request: Request) -> Response:
         machine = self.machines.pop(request.path_params["id"], None)
         if machine is not None:
             machine.died.set()
+        return json_answer(host.Closed(usage=None if machine is None else machine.facts.usage))
+
+    async def _deadline(self, request: Request) -> Response:
+        self._known(request).deadline = host.Deadline.model_validate_json(await request.body()).deadline
         return Response(status_code=204)
 
     async def _pause(self, request: Request) -> Response:
@@ -277,7 +298,7 @@ class FakeHost:
             machine.sleeps_in = self.freeze(machine.facts.id, order)
             machine.facts = machine.facts.model_copy(update={"pid": None})
             machine.become("asleep")
-        return _json(machine.sleeps_in)
+        return json_answer(machine.sleeps_in)
 
     async def _wake(self, request: Request) -> Response:
         machine = self._known(request).checked("running", "asleep")
@@ -285,12 +306,12 @@ class FakeHost:
             machine.sleeps_in = None
             machine.facts = machine.facts.model_copy(update={"pid": next(self._pids)})
             machine.become("running")
-        return _json(machine.facts)
+        return json_answer(machine.facts)
 
     async def _snapshot(self, request: Request) -> Response:
         machine = self._known(request).checked("running", "paused")
         order = host.Freeze.model_validate_json(await request.body())
-        return _json(self.freeze(machine.facts.id, order), 201)
+        return json_answer(self.freeze(machine.facts.id, order), 201)
 
     async def _rollback(self, request: Request) -> Response:
         order = host.Rollback.model_validate_json(await request.body())
@@ -299,10 +320,10 @@ class FakeHost:
         machine = self.revive(sandbox_id, snapshot)
         if before is not None:
             before.died.set()
-        return _json(machine.facts)
+        return json_answer(machine.facts)
 
     async def _snapshots(self, request: Request) -> Response:
-        return _json(listed(self.snapshots))
+        return json_answer(listed(self.snapshots))
 
     async def _remove_snapshot(self, request: Request) -> Response:
         del self.snapshots[self._kept(request.path_params["id"]).frozen.id]
@@ -312,84 +333,16 @@ class FakeHost:
         snapshot = self._kept(request.path_params["id"])
         if snapshot.corrupt:
             raise errors.SnapshotCorrupt(f"snapshot {snapshot.frozen.id} is not what was written: memory differs")
-        return _json(public.Verified(id=snapshot.frozen.id, checked_bytes=123, took_ms=4.5))
-
-    async def _exec(self, request: Request) -> Response:
-        machine = self._machine(request)
-        order = host.ExecOrder.model_validate_json(await request.body())
-        if order.cwd is not None:
-            machine.files.node(order.cwd)
-        return Streamed(Execution(machine, order, self.clock).output(), frames.MEDIA_TYPE)
-
-    async def _read(self, request: Request) -> Response:
-        files, path = self._machine(request).files, request.query_params["path"]
-        size = files.size(path)
-        return Streamed(files.read(path), "application/octet-stream", {"content-length": str(size)})
-
-    async def _write(self, request: Request) -> Response:
-        files, query = self._machine(request).files, request.query_params
-        mode = int(query["mode"], 8) if "mode" in query else None
-        count = await files.write(
-            query["path"], request.stream(), mode, query.get("user", "root"), query.get("append") == "true"
-        )
-        return _json(public.Written(path=query["path"], bytes=count))
-
-    async def _remove(self, request: Request) -> Response:
-        query = request.query_params
-        self._machine(request).files.remove(query["path"], query.get("recursive") == "true")
-        return Response(status_code=204)
-
-    async def _stat(self, request: Request) -> Response:
-        return _json(self._machine(request).files.entry(request.query_params["path"]))
-
-    async def _dir(self, request: Request) -> Response:
-        entries = self._machine(request).files.listing(request.query_params["path"])
-        return _json(public.DirListing(entries=entries))
-
-    async def _mkdir(self, request: Request) -> Response:
-        query = request.query_params
-        mode = int(query.get("mode", "755"), 8)
-        self._machine(request).files.mkdir(query["path"], mode, query.get("user", "root"))
-        return Response(status_code=204)
-
-    async def _rename(self, request: Request) -> Response:
-        order = public.Rename.model_validate_json(await request.body())
-        self._machine(request).files.rename(order.source, order.target)
-        return Response(status_code=204)
-
-    async def _walk(self, request: Request) -> Response:
-        files, path = self._machine(request).files, request.query_params["path"]
-        files.listing(path)
-
-        async def lines() -> AsyncIterator[bytes]:
-            for name in files.below(path):
-                yield files.entry(name).model_dump_json().encode() + b"\n"
-
-        return Streamed(lines(), "application/x-ndjson")
+        return json_answer(public.Verified(id=snapshot.frozen.id, checked_bytes=123, took_ms=4.5))
 
     async def _logs(self, request: Request) -> Response:
         machine = self._known(request)
         return Response(f"{machine.facts.id} login:\n", media_type="text/plain")
 
     async def _templates(self, request: Request) -> Response:
-        return _json(public.TemplateList(items=list(self.templates.values())))
+        return json_answer(public.TemplateList(items=list(self.templates.values())))
 
     async def _remove_template(self, request: Request) -> Response:
         if self.templates.pop(request.path_params["name"], None) is None:
             raise errors.NotFound(f"there is no template {request.path_params['name']}")
         return Response(status_code=204)
-
-
-class _Line(httpx2.AsyncBaseTransport):
-    def __init__(self, fake: FakeHost) -> None:
-        self._fake = fake
-        self._inner = MemoryTransport(fake)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self._fake.down:
-            raise httpx2.ConnectError("the host was told to be down", request=request)
-        return await self._inner.handle_async_request(request)
-
-
-def _json(model: BaseModel, status: int = 200) -> Response:
-    return Response(model.model_dump_json(), status, media_type="application/json")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+import httpx2
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from torpor.wire.memory import App, MemoryTransport
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,21 @@ class Streamed(Response):
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Line(httpx2.AsyncBaseTransport):
+    """Leads to an application in this process, and fails to connect while that is down."""
+
+    def __init__(self, app: App, is_down: Callable[[], bool]) -> None:
+        self._inner = MemoryTransport(app)
+        self._is_down = is_down
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._is_down():
+            raise httpx2.ConnectError("the host was told to be down", request=request)
+        return await self._inner.handle_async_request(request)
+
+
+def json_answer(model: BaseModel, status: int = 200) -> Response:
+    """Return an answer that is all there at once."""
+    return Response(model.model_dump_json(), status, media_type="application/json")

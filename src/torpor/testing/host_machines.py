@@ -14,6 +14,7 @@ from torpor import errors
 from torpor.kit.clock import Clock
 from torpor.kit.shielded import wait_ended
 from torpor.testing.guest import Call, Files, Killed, Shell
+from torpor.testing.host_jobs import FakeJob
 from torpor.wire import frames, host, public
 from torpor.wire.errors import ErrorBody, to_body
 
@@ -23,7 +24,8 @@ class FakeMachine:
     """One sandbox of the fake host.
 
     `died`: its machine is dead; `killed`: the commands that were cut off; `goes`: unset while it stands still or
-    sleeps, which holds its commands back; `sleeps_in`: the snapshot it is hibernated in.
+    sleeps, which holds its commands back; `sleeps_in`: the snapshot it is hibernated in; `counters`: of the command
+    `count`; `deadline`: when it ends at the latest.
     """
 
     facts: host.Incarnation
@@ -34,6 +36,9 @@ class FakeMachine:
     goes: asyncio.Event = field(default_factory=asyncio.Event)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     killed: asyncio.Queue[list[str]] = field(default_factory=asyncio.Queue)
+    jobs: dict[str, FakeJob] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         self.goes.set()
@@ -93,10 +98,10 @@ def baked(name: str) -> public.TemplateView:
 
 
 class Execution:
-    """One command under way on a fake machine."""
+    """One command without an id under way on a fake machine, whose host is killed when `cut` is set."""
 
-    def __init__(self, machine: FakeMachine, order: host.ExecOrder, clock: Clock) -> None:
-        self._machine, self._order, self._clock = machine, order, clock
+    def __init__(self, machine: FakeMachine, order: host.ExecOrder, clock: Clock, cut: asyncio.Event) -> None:
+        self._machine, self._order, self._clock, self._cut = machine, order, clock, cut
         self._queue: asyncio.Queue[frames.Frame | None] = asyncio.Queue(maxsize=4)
         self._killed = False
 
@@ -109,6 +114,8 @@ class Execution:
             while (frame := await self._queue.get()) is not None:
                 yield frames.encode(frame)
             ended = True
+            if self._cut.is_set():
+                raise ConnectionResetError("the host agent was killed")
         finally:
             if not ended:
                 self._machine.killed.put_nowait(self._order.argv)
@@ -120,18 +127,19 @@ class Execution:
         command = asyncio.create_task(self._command())
         timer = asyncio.create_task(self._clock.sleep(self._order.timeout_s or 10**9))
         death = asyncio.create_task(self._machine.died.wait())
-        held: list[asyncio.Task[Any]] = [command, timer, death]
+        cut = asyncio.create_task(self._cut.wait())
+        held: list[asyncio.Task[Any]] = [command, timer, death, cut]
         try:
-            await asyncio.wait([command, timer, death], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
             # What ended while the machine stood still is told when it goes on.
             going = asyncio.create_task(self._machine.goes.wait())
             held.append(going)
-            await asyncio.wait([going, death], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([going, death, cut], return_when=asyncio.FIRST_COMPLETED)
             if death.done():
                 lost = errors.SandboxLost(self._machine.facts.reason or "the machine was closed")
                 body: ErrorBody = to_body(lost)
                 await self._queue.put(frames.Frame(frames.Kind.ERROR, body.model_dump_json().encode()))
-            else:
+            elif not cut.done():
                 outcome = self._outcome(command, round((self._clock.monotonic() - begin) * 1000))
                 await self._queue.put(frames.Frame(frames.Kind.EXIT, outcome.model_dump_json().encode()))
             await self._queue.put(None)
@@ -160,7 +168,7 @@ class Execution:
             out=partial(self._write, frames.Kind.STDOUT),
             err=partial(self._write, frames.Kind.STDERR),
         )
-        return await Shell(self._machine.files, self._clock).run(call)
+        return await Shell(self._machine.files, self._clock, self._machine.counters).run(call)
 
     async def _write(self, kind: frames.Kind, data: bytes) -> None:
         for start in range(0, len(data), frames.MAX_PAYLOAD):

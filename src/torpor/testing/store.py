@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from torpor.control.store.contract import Claim, Facts, Listing, Position, SnapshotListing, SnapshotRecord
-from torpor.control.store.rules import claim_is_free, name_taken, other_request
+from torpor.control.store.contract import (
+    Account,
+    AccountListing,
+    Boundary,
+    Claim,
+    Event,
+    EventListing,
+    Facts,
+    Horizons,
+    Listing,
+    NewEvent,
+    Position,
+    SnapshotListing,
+    SnapshotRecord,
+)
+from torpor.control.store.rules import claim_is_free, name_taken, other_request, snapshot_event
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import SETTLED, State
 from torpor.model.sandbox import Sandbox
+from torpor.model.usage import Reading
+from torpor.testing.store_ledger import MemoryLedger
 
 _MORTAL = SETTLED - {State.DELETED}
 
@@ -24,6 +40,7 @@ class MemoryStore:
         self._changed_at: dict[SandboxId, datetime] = {}
         self._snapshots: dict[SnapshotId, SnapshotRecord] = {}
         self._claims: dict[tuple[WorkspaceId, str], tuple[str, SandboxId]] = {}
+        self._ledger = MemoryLedger()
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
         await asyncio.sleep(0)
@@ -36,6 +53,7 @@ class MemoryStore:
         self._changed_at[sandbox.id] = sandbox.created_at
         if claim is not None:
             self._claims[sandbox.workspace, claim.key] = (claim.digest, sandbox.id)
+        self._ledger.begin(sandbox)
         return self._looked_back(sandbox.id)
 
     async def claimed(self, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
@@ -47,7 +65,13 @@ class MemoryStore:
         return self._sandboxes.get(sandbox_id)
 
     async def move(
-        self, sandbox_id: SandboxId, seen: Collection[State], to: State, at: datetime, facts: Facts | None = None
+        self,
+        sandbox_id: SandboxId,
+        seen: Collection[State],
+        to: State,
+        at: datetime,
+        facts: Facts | None = None,
+        boundary: Boundary | None = None,
     ) -> Sandbox | None:
         await asyncio.sleep(0)
         sandbox = self._sandboxes.get(sandbox_id)
@@ -55,6 +79,7 @@ class MemoryStore:
             return None
         self._changed_at[sandbox_id] = at
         self._sandboxes[sandbox_id] = replace(sandbox, state=to, **(facts or {}))
+        self._ledger.turn(self._sandboxes[sandbox_id], at, boundary or Boundary())
         return self._looked_back(sandbox_id)
 
     async def set_expiry(
@@ -65,6 +90,15 @@ class MemoryStore:
         if sandbox is None or sandbox.state in (State.DELETING, State.DELETED):
             return None
         self._sandboxes[sandbox_id] = replace(sandbox, expires_at=expires_at, ttl_seconds=ttl_seconds)
+        return self._sandboxes[sandbox_id]
+
+    async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None or sandbox.state in (State.DELETING, State.DELETED):
+            return None
+        care = replace(sandbox.care, idle_timeout_seconds=idle_timeout_seconds)
+        self._sandboxes[sandbox_id] = replace(sandbox, care=care)
         return self._sandboxes[sandbox_id]
 
     async def page(self, listing: Listing) -> list[Sandbox]:
@@ -85,18 +119,44 @@ class MemoryStore:
         await asyncio.sleep(0)
         return min((end for _, end in self._mortal()), default=None)
 
-    async def forget(self, before: datetime) -> int:
+    async def forget(self, horizons: Horizons) -> int:
         await asyncio.sleep(0)
-        deleted = [one.id for one in self._sandboxes.values() if one.state is State.DELETED]
-        old = {sandbox_id for sandbox_id in deleted if self._changed_at[sandbox_id] < before}
+        unclaimed = self._deleted_before(horizons.claims)
+        self._claims = {key: held for key, held in self._claims.items() if held[1] not in unclaimed}
+        old = self._deleted_before(horizons.sandboxes)
         for sandbox_id in old:
             del self._sandboxes[sandbox_id], self._changed_at[sandbox_id]
         self._claims = {key: held for key, held in self._claims.items() if held[1] not in old}
+        self._ledger.forget(old, horizons.events)
         return len(old)
+
+    async def beat(self, at: datetime, readings: Mapping[SandboxId, Reading]) -> None:
+        await asyncio.sleep(0)
+        self._ledger.beat(at, readings)
+
+    async def accounts(self, listing: AccountListing) -> list[Account]:
+        await asyncio.sleep(0)
+        newest_first = sorted(self._sandboxes.values(), key=lambda one: (one.created_at, one.id), reverse=True)
+        accounts = [self._account(sandbox, listing) for sandbox in newest_first]
+        return [account for account in accounts if _is_asked_for(account, listing)]
+
+    async def note(self, events: Sequence[NewEvent]) -> None:
+        await asyncio.sleep(0)
+        self._ledger.note(events)
+
+    async def events(self, listing: EventListing) -> list[Event]:
+        await asyncio.sleep(0)
+        return self._ledger.events(listing)
+
+    async def last_event(self) -> int:
+        await asyncio.sleep(0)
+        return self._ledger.last_event()
 
     async def add_snapshot(self, snapshot: SnapshotRecord) -> None:
         await asyncio.sleep(0)
-        self._snapshots.setdefault(snapshot.id, snapshot)
+        if snapshot.id not in self._snapshots:
+            self._snapshots[snapshot.id] = snapshot
+            self._ledger.note([snapshot_event(snapshot)])
         self._look_back()
 
     async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
@@ -147,6 +207,14 @@ class MemoryStore:
             raise other_request(claim, holder)
         return holder
 
+    def _deleted_before(self, horizon: datetime) -> set[SandboxId]:
+        deleted = [one.id for one in self._sandboxes.values() if one.state is State.DELETED]
+        return {sandbox_id for sandbox_id in deleted if self._changed_at[sandbox_id] < horizon}
+
+    def _account(self, sandbox: Sandbox, listing: AccountListing) -> Account:
+        ended = self._changed_at[sandbox.id] if sandbox.state is State.DELETED else None
+        return Account(sandbox, ended, self._ledger.intervals(sandbox.id, listing))
+
     def _living(self) -> list[Sandbox]:
         return [one for one in self._sandboxes.values() if one.state is not State.DELETED]
 
@@ -170,3 +238,14 @@ class MemoryStore:
 
 def _is_behind(one: Sandbox | SnapshotRecord, after: Position | None) -> bool:
     return after is None or (one.created_at, one.id) < (after.created_at, after.id)
+
+
+def _is_asked_for(account: Account, listing: AccountListing) -> bool:
+    sandbox = account.sandbox
+    return (
+        sandbox.workspace == listing.workspace
+        and listing.sandbox in (None, sandbox.id)
+        and all(sandbox.metadata.get(key) == value for key, value in listing.metadata.items())
+        and (listing.since is None or account.deleted_at is None or account.deleted_at > listing.since)
+        and (listing.until is None or sandbox.created_at < listing.until)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from torpor.errors import NotFound
 from torpor.guest.client import Guest, connect
 from torpor.kit.files import clone
 from torpor.kit.runs import Written
-from torpor.vmm.driver import Driver, Hardware, Machine, Place, Saved
+from torpor.vmm.driver import Driver, Hardware, Machine, Place, Saved, Survivors, Trace
 
 PATIENCE_S = 60.0
 
@@ -25,15 +25,54 @@ class Checkpoint:
     written: Written | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A machine whose program was killed after it had written `content` to a `file` of the guest."""
+
+    place: Place
+    trace: Trace
+    survivors: Survivors
+    file: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What the program that is to be killed does: load a machine, write a file in it, and maybe pause it."""
+
+    place: Place
+    hardware: Hardware
+    saved: Saved
+    pauses: bool
+    file: str = "/dev/shm/before"  # noqa: S108 - in a guest
+    content: bytes = b"before"
+
+    async def carry_out(self, driver: Driver) -> Machine:
+        """Do it."""
+        machine = await driver.load(self.place, self.hardware, self.saved)
+        async with running(machine) as guest:
+            await put(guest, self.file, self.content)
+        if self.pauses:
+            await machine.pause()
+        return machine
+
+
+# Carries an order out in a program that is killed then; returns the machine's trace, and who finds it.
+Abandon = Callable[[Driver, LoadOrder], Awaitable[tuple[Trace, Survivors]]]
+
+
 @dataclass
 class Rig:
     """What the suite works with: `hardware` without an overlay on its first disk, and `overlay`, an empty one for it.
 
-    `real`: a machine's pid is that of a process, which the suite may kill. `cramped`: a folder on a file system with
+    `real`: a machine's pid is that of a process, which the suite may kill. `survivors` finds what was left by others;
+    `abandoning`: see Abandon. `cramped`: a folder on a file system with
     room for a few pages only; None where there is none.
     """
 
     driver: Driver
+    survivors: Survivors
+    abandoning: Abandon
     hardware: Hardware
     overlay: Path
     folder: Path
@@ -79,6 +118,14 @@ class Rig:
         frozen = frozen or await self.freeze_once()
         place = self.place(name)
         return await self.driver.load(place, self.with_overlay(place, frozen.overlay), frozen.saved)
+
+    async def abandon(self, name: str, *, pauses: bool = False) -> Abandoned:
+        """Have a program load the first guest into a new place and be killed."""
+        frozen = await self.freeze_once()
+        place = self.place(name)
+        order = LoadOrder(place, self.with_overlay(place, frozen.overlay), frozen.saved, pauses)
+        trace, survivors = await self.abandoning(self.driver, order)
+        return Abandoned(place, trace, survivors, order.file, order.content)
 
     async def freeze(self, name: str, machine: Machine, base: Checkpoint, *, to: str) -> Checkpoint:
         """Pause the machine in the place `name` and save it to a new folder `to`, over a copy of `base`."""

@@ -5,32 +5,44 @@ end.
 from __future__ import annotations
 
 import asyncio
-import socket
+import os
 from pathlib import Path
+from typing import Protocol
 
 # What is kept is the newest between one and two times this many bytes.
 CHUNK_BYTES = 512 * 1024
 
 
+class Source(Protocol):
+    """A socket, or the reading end of a pipe."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 class BoundedLog:
-    """Copies what arrives on a socket into `path`; a full file becomes `path`.1, replacing the one before.
+    """Copies what arrives on a source, which belongs to it, into `path`; a full file becomes `path`.1, replacing the
+    one before.
 
     `ended` is set once nothing more will be copied: the other end was closed, or the disk took no more. `path` may be
     set anew when the file was moved.
     """
 
-    def __init__(self, sock: socket.socket, path: Path) -> None:
-        sock.setblocking(False)
-        self._sock, self.path = sock, path
+    def __init__(self, source: Source, path: Path) -> None:
+        os.set_blocking(source.fileno(), False)
+        self._source, self.path = source, path
         self.ended = asyncio.Event()
         self._file = path.open("ab", buffering=0)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(sock, self._read_some)
+        self._loop.add_reader(source.fileno(), self._read_some)
 
     def _read_some(self) -> bool:
         """Copy what one read gives; return whether there may be more now."""
         try:
-            data = self._sock.recv(65536)
+            data = os.read(self._source.fileno(), 65536)
             self._keep(data)
         except BlockingIOError:
             return False
@@ -59,8 +71,8 @@ class BoundedLog:
 
     def _end(self) -> None:
         if not self.ended.is_set():
-            self._loop.remove_reader(self._sock)
-            self._sock.close()
+            self._loop.remove_reader(self._source.fileno())
+            self._source.close()
             self._file.close()
             self.ended.set()
 

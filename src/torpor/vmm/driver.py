@@ -13,6 +13,10 @@ process, no file that the driver made, and the error is a `TorporError`: `BootFa
 or state that does not come up, `Unsupported` for a host that lacks what is needed, its hint naming the package or
 step that mends it.
 
+A machine that was loaded outlives the program that loaded it, whatever ends that: it runs on, or stands still, and
+takes no harm from nobody's listening. Another program that has its `trace` takes it over with `Survivors.adopt`. One
+that was booted ends with its program.
+
 `torpor.testing.vmm_contract` is the suite that every driver passes. A driver may start its processes ahead of time;
 nothing here says when a process begins, only when `load` may return.
 """
@@ -24,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from torpor.kit.procfs import ProcessMark
 from torpor.kit.runs import Written
 from torpor.model.template import Fingerprint
 
@@ -80,6 +85,18 @@ class Saved:
     state: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """By what a loaded machine is found again by another program on this host: plain values, to be kept in a file.
+
+    `image_inode` and `image_bytes` are of the memory image that it maps, which may have another name by now, or none.
+    """
+
+    process: ProcessMark
+    image_inode: int
+    image_bytes: int
+
+
 class Machine(Protocol):
     """One VMM process with its guest."""
 
@@ -94,6 +111,16 @@ class Machine(Protocol):
     @property
     def end(self) -> str:
         """How the VMM process ended, in one sentence; empty while it runs."""
+
+    @property
+    def trace(self) -> Trace | None:
+        """By what it is found again; None for a machine that was booted."""
+
+    def cpu_seconds(self) -> float | None:
+        """Return the processor time that it has used since it began; None once it has ended."""
+
+    def resident_bytes(self) -> int | None:
+        """Return how much of the host's memory it holds; None once it has ended. Blocks for some milliseconds."""
 
     def move(self, place: Place) -> None:
         """Take note that the caller has renamed the folder of the machine's place."""
@@ -148,6 +175,12 @@ class Machine(Protocol):
     async def wait_gone(self) -> None:
         """Return when the VMM process has ended."""
 
+    async def leave(self) -> None:
+        """Let go of the machine, which goes on as it is until somebody adopts it. Nothing is asked of this one again.
+
+        Idempotent, and not cut short by cancellation. For a machine that was booted, the same as `aclose`.
+        """
+
     async def aclose(self) -> None:
         """End the machine at once and return when its process is gone.
 
@@ -173,3 +206,23 @@ class Driver(Protocol):
 
         RAM is mapped from `saved.memory`, copied when written.
         """
+
+
+class Survivors(Protocol):
+    """The machines of one VMM that have outlived the program that loaded them."""
+
+    def below(self, folder: Path) -> list[ProcessMark]:
+        """Return the processes of all machines that were started in places below a folder, whoever started them.
+
+        By evidence, not by records, so none can be missing. Blocks for some milliseconds.
+        """
+
+    async def adopt(self, place: Place, trace: Trace) -> Machine:
+        """Take over a machine that was loaded, in the place where its files are now.
+
+        It is as it was left: running, or standing still. Raises SandboxLost if it is no more, RestoreFailed if it does
+        not answer; it is ended then.
+        """
+
+    async def end(self, process: ProcessMark) -> None:
+        """End one of the machines found; fine if it has ended. Raises Failed if it does not end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import itertools
 import json
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from torpor.errors import BootFailed, FreezeFailed, RestoreFailed, SandboxLost, TorporError
+from torpor.kit.procfs import ProcessMark
 from torpor.kit.runs import Run, Written, merged
 from torpor.kit.shielded import shielded, wait_ended
 from torpor.model.template import Fingerprint
-from torpor.vmm.driver import Hardware, Place, Saved
+from torpor.vmm.driver import Hardware, Place, Saved, Trace
 from torpor.vmm.pages import PAGE, Image, saving_memory_of
 
 Step = Literal["pause", "resume", "save_state", "save_memory"]
 
+_BOOT = "fake"
 _pids = itertools.count(4_000_001)  # above every real process id
 _STATE_FORMAT = "fake-state-1"
 # The first page of the memory of a guest that was booted and that nothing was written over since.
@@ -51,27 +54,61 @@ class Dies:
 Faults = dict[Step, TorporError | Dies]
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A machine that runs while its program was killed. `started_in`: the folder of the place it was loaded in.
+
+    `mute`: it answers nobody any more.
+    """
+
+    trace: Trace
+    started_in: Path
+    memory: bytes
+    paused: bool
+    stalled: bool = False
+    mute: bool = False
+    used: tuple[float, int] = (0.0, 0)
+
+    def moved(self, places: Path) -> Left:
+        """Return the same as if it had been started in a folder of that name below another one."""
+        return dataclasses.replace(self, started_in=places / self.started_in.name)
+
+    def muted(self) -> Left:
+        """Return the same, but that it answers nobody any more."""
+        return dataclasses.replace(self, mute=True)
+
+
 class FakeMachine:
     """A machine without a process. `die` ends it as a crash would.
 
-    `faults` make its next such step fail, half done where it can be. `loaded` tells it from one that was booted.
+    `faults` make its next such step fail, half done where it can be. `trace` is None for one that was booted. What it
+    uses is what it is told: `cpu` seconds, and `held` bytes of memory.
     """
 
-    def __init__(self, place: Place, image: Path, guest: Guest, faults: Faults, *, loaded: bool) -> None:
-        self.place, self.image, self.guest, self.pid = place, image, guest, next(_pids)
-        self.paused = self.loaded = loaded
+    def __init__(self, place: Place, guest: Guest, trace: Trace | None, size: int, faults: Faults) -> None:
+        self.place, self.guest, self.trace = place, guest, trace
+        self.started_in = place.folder
+        self.pid = trace.process.pid if trace is not None else next(_pids)
+        self.paused = trace is not None
         self.stalled = False  # stopped as by a VMM whose host has no room
-        self._size = image.stat().st_size
+        self.left = False
+        self.cpu, self.held = 0.0, 0
+        self._size = size
         self._faults = faults
         self.end = ""
         self._gone = asyncio.Event()
         self._waiting: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
-        place.console.write_text("fake guest\n")
 
     @property
     def alive(self) -> bool:
         return not self.end
+
+    def cpu_seconds(self) -> float | None:
+        return self.cpu if self.alive else None
+
+    def resident_bytes(self) -> int | None:
+        return self.held if self.alive else None
 
     def move(self, place: Place) -> None:
         self.place = place
@@ -120,7 +157,7 @@ class FakeMachine:
 
     async def save_memory(self, image: Path, *, like: Path | None = None) -> Written:
         self._check()
-        if not self.loaded:
+        if self.trace is None:
             raise FreezeFailed(f"the machine of {self.place.name} was booted: what it was booted with is its image")
         if not self.paused:
             raise FreezeFailed(f"the machine of {self.place.name} is not paused")
@@ -145,10 +182,26 @@ class FakeMachine:
     async def wait_gone(self) -> None:
         await self._gone.wait()
 
-    async def aclose(self) -> None:
-        self.die("it was closed")
+    async def leave(self) -> None:
+        if self.trace is None:
+            await self.aclose()
+        self.left = self.left or self.alive
+        await self._hung_up()
+
+    async def _hung_up(self) -> None:
+        self._hang_up()
         if self._serving is not None:
             await wait_ended(self._serving)
+
+    async def aclose(self) -> None:
+        if not self.left:  # it is somebody else's then
+            self.die("it was closed")
+        await self._hung_up()
+
+    def as_left(self, trace: Trace) -> Left:
+        """Return what another program finds of it."""
+        used = (self.cpu, self.held)
+        return Left(trace, self.started_in, self.guest.save(), self.paused, self.stalled, used=used)
 
     def die(self, how: str) -> None:
         """End the machine, and say how. Idempotent."""
@@ -188,10 +241,12 @@ class FakeMachine:
 class FakeDriver:
     """Makes fake machines, each with a guest from `new_guest`, whose memory is kept at the beginning of its image.
 
-    Errors in `failures` are raised by the next boots or loads; `faults` are those of the machines.
+    Errors in `failures` are raised by the next boots or loads; `faults` are those of the machines. `survivors`: what an
+    earlier program has left here; it keeps the contract of survivors with these.
     """
 
     new_guest: Callable[[], Guest]
+    survivors: list[Left] = field(default_factory=list)
     fingerprint: Fingerprint = field(default=Fingerprint("fake", "1", "none", "none", "none"))
     machines: list[FakeMachine] = field(default_factory=list)
     failures: list[TorporError] = field(default_factory=list)
@@ -199,8 +254,13 @@ class FakeDriver:
 
     @property
     def running(self) -> list[FakeMachine]:
-        """The machines that have not ended."""
-        return [machine for machine in self.machines if machine.alive]
+        """The machines that have not ended, and were not left."""
+        return [machine for machine in self.machines if machine.alive and not machine.left]
+
+    def leave_all(self) -> list[Left]:
+        """Return what another program finds if the one that has this driver is killed now. Nothing is changed."""
+        running = [machine for machine in self.machines if machine.alive]
+        return [*self.survivors, *(each.as_left(each.trace) for each in running if each.trace is not None)]
 
     async def boot(self, place: Place, hardware: Hardware, memory: Path) -> FakeMachine:
         self._maybe_fail()
@@ -208,7 +268,8 @@ class FakeDriver:
             raise BootFailed(f"there is no kernel {hardware.kernel}")
         memory.write_bytes(_FRESH)
         os.truncate(memory, hardware.memory_mib << 20)
-        return self._machine(place, memory, self.new_guest(), loaded=False)
+        machine = FakeMachine(place, self.new_guest(), None, memory.stat().st_size, self.faults)
+        return self._begun(machine)
 
     async def load(self, place: Place, hardware: Hardware, saved: Saved) -> FakeMachine:
         self._maybe_fail()
@@ -219,12 +280,41 @@ class FakeDriver:
                 guest.load(memory)
         except ValueError as error:
             raise RestoreFailed(f"there is no guest in the memory image {saved.memory.name}: {error}") from error
-        return self._machine(place, saved.memory, guest, loaded=True)
+        image, pid = saved.memory.stat(), next(_pids)
+        trace = Trace(ProcessMark(pid, pid, _BOOT), image.st_ino, image.st_size)
+        return self._begun(FakeMachine(place, guest, trace, image.st_size, self.faults))
 
-    def _machine(self, place: Place, image: Path, guest: Guest, *, loaded: bool) -> FakeMachine:
-        machine = FakeMachine(place, image, guest, self.faults, loaded=loaded)
+    def _begun(self, machine: FakeMachine) -> FakeMachine:
+        machine.place.console.write_text("fake guest\n")
         self.machines.append(machine)
         return machine
+
+    def below(self, folder: Path) -> list[ProcessMark]:
+        found = [each.trace.process for each in self.survivors if folder in each.started_in.parents]
+        running = [(each.trace, each.started_in) for each in self.machines if each.alive and not each.left]
+        return found + [trace.process for trace, place in running if trace and folder in place.parents]
+
+    async def adopt(self, place: Place, trace: Trace) -> FakeMachine:
+        await asyncio.sleep(0)
+        left = next((each for each in self.survivors if each.trace == trace), None)
+        if left is None:
+            raise SandboxLost(f"the machine of {place.name} ended while nobody watched it")
+        self.survivors.remove(left)
+        if left.mute:
+            raise RestoreFailed(f"the machine of {place.name} did not answer, and was ended")
+        guest = self.new_guest()
+        guest.load(left.memory)
+        machine = FakeMachine(place, guest, trace, trace.image_bytes, self.faults)
+        machine.paused, machine.stalled, (machine.cpu, machine.held) = left.paused, left.stalled, left.used
+        self.machines.append(machine)
+        return machine
+
+    async def end(self, process: ProcessMark) -> None:
+        await asyncio.sleep(0)
+        self.survivors[:] = [each for each in self.survivors if each.trace.process != process]
+        for machine in self.machines:
+            if machine.trace is not None and machine.trace.process == process:
+                machine.die("it was ended")
 
     def _maybe_fail(self) -> None:
         if self.failures:

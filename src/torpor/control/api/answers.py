@@ -42,6 +42,7 @@ class Watched(Response):
 
     def __init__(self) -> None:
         self.background = None
+        self.more_headers: list[tuple[bytes, bytes]] = []
         self._begun = False
 
     @abstractmethod
@@ -65,7 +66,7 @@ class Watched(Response):
 
     async def begin(self, send: Send, media_type: str, size: int | None = None, status: int = 200) -> None:
         """Send the status and headers."""
-        headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store")]
+        headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store"), *self.more_headers]
         if size is not None:
             headers.append((b"content-length", str(size).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -150,6 +151,11 @@ class PatientPassage(Patient):
 class PatientCommand(Patient):
     """A command's collected result. A timeout after padding began is an exit code 124 with the reason in stderr."""
 
+    def __init__(self, clock: Clock, make: Callable[[], Awaitable[BaseModel]], job: str | None = None) -> None:
+        super().__init__(clock, make)
+        if job is not None:
+            self.more_headers = [process_header(job)]
+
     async def result(self) -> BaseModel:
         begin = self._clock.monotonic()
         try:
@@ -167,6 +173,11 @@ def patience_of(scope: Scope) -> float:
     preferred = b",".join(value for name, value in scope["headers"] if name == b"prefer")
     found = _WAIT.search(preferred)
     return PATIENCE_S if found is None else float(min(max(int(found[1]), 1), _MOST_PATIENCE_S))
+
+
+def process_header(job: str) -> tuple[bytes, bytes]:
+    """Return the header that tells a command's id, by which it can be found again."""
+    return b"x-process-id", job.encode()
 
 
 def part(body: bytes, *, more: bool = True) -> Message:

@@ -6,7 +6,19 @@ from typing import Any
 
 from fastapi import FastAPI, Security
 
-from torpor.control.api import execs, files, health, passages, problems, sandboxes, snapshots, templates
+from torpor.control.api import (
+    events,
+    execs,
+    files,
+    health,
+    passages,
+    problems,
+    processes,
+    sandboxes,
+    snapshots,
+    templates,
+    usage,
+)
 from torpor.control.api.deps import bearer
 from torpor.control.api.door import Door
 from torpor.control.service.plane import Plane
@@ -26,8 +38,11 @@ def create_app(plane: Plane, key: str) -> FastAPI:
         passages.router,
         snapshots.router,
         execs.router,
+        processes.router,
         files.router,
         templates.router,
+        events.router,
+        usage.router,
         health.private,
     ):
         app.include_router(part, dependencies=[Security(bearer)])

@@ -15,10 +15,9 @@ from torpor.control.api.views import lifecycle_view, view
 from torpor.control.service.create import create
 from torpor.control.service.cursors import position_of
 from torpor.control.service.delete import delete
-from torpor.control.service.sandboxes import list_page, metadata_filter, set_life, show, state_of
+from torpor.control.service.sandboxes import change_life, list_page, metadata_filter, show, state_of
 from torpor.control.service.wishes import CreateWish
 from torpor.control.store.contract import Listing
-from torpor.errors import Unsupported
 from torpor.wire.public import Lifecycle, LifecycleChange, SandboxPage, SandboxView
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"])
@@ -88,7 +87,5 @@ async def show_lifecycle(plane: ThePlane, owned: TheSandbox) -> Lifecycle:
 
 @router.patch("/{id}/lifecycle", responses=_ONE)
 async def change_lifecycle(plane: ThePlane, owned: TheSandbox, change: LifecycleChange) -> Lifecycle:
-    """Set the end of a sandbox's life: `ttl_seconds` from now, or never with `persistent`."""
-    if change.idle_seconds is not None:
-        raise Unsupported("idle_seconds was given, and this server cannot do it yet", hint="leave idle_seconds out")
-    return lifecycle_view(await set_life(plane, owned, change.ttl_seconds, change.persistent))
+    """Set the end of a sandbox's life: `ttl_seconds` from now, or never with `persistent`; and when it is idle."""
+    return lifecycle_view(await change_life(plane, owned, change))

@@ -8,11 +8,12 @@ import codecs
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from starlette.types import Send
 
-from torpor.control.api.answers import BEAT_S, Watched, beating, part
+from torpor.control.api.answers import BEAT_S, Watched, beating, part, process_header
 from torpor.control.service.execute import timed_out
 from torpor.errors import TorporError
 from torpor.kit.clock import Clock
@@ -22,27 +23,59 @@ from torpor.wire.frames import Frame, Kind
 from torpor.wire.public import StreamExit
 
 MEDIA_TYPE = "text/event-stream; charset=utf-8"
+# One event, as those see it who read the stream event by event.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["stdout", "stderr", "exit", "error"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["event", "data"],
+}
+# How the description of the API tells of such a stream.
+STREAMED: dict[str, Any] = {
+    "description": (
+        "Events `stdout` and `stderr` {chunk}, then `exit` (StreamExit) or `error` (ErrorBody); comments are beats."
+    ),
+    "content": {"text/event-stream": {"schema": _EVENT}},
+}
 _BEAT = b": beat\n\n"
 # A host may answer only with the command's first output. Refusals come sooner than this, so that they have a status.
 START_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Listened:
+    """The command that is listened to: its `job`, where it has an id, its timeout, where that is known here.
+
+    `encoding`: how its output is sent.
+    """
+
+    encoding: Literal["text", "base64"]
+    job: str | None = None
+    timeout_s: float | None = None
+
+
 class Events(Watched):
-    """`stdout` and `stderr` as they come, then `exit` or `error`, and a comment in every BEAT_S of silence."""
+    """`stdout` and `stderr` as they come, then `exit` or `error`, and a comment in every BEAT_S of silence.
+
+    A stream that ends without either of these two was broken off, and says nothing of the command's end.
+    """
 
     def __init__(
         self,
         clock: Clock,
         frames: AbstractAsyncContextManager[AsyncIterator[Frame]],
-        order: host.ExecOrder,
-        encoding: Literal["text", "base64"],
+        command: Listened,
         request_id: str,
     ) -> None:
         super().__init__()
+        if command.job is not None:
+            self.more_headers = [process_header(command.job)]
         self._clock = clock
         self._frames = frames
-        self._order = order
-        self._writers = {kind: writer_for(encoding) for kind in (Kind.STDOUT, Kind.STDERR)}
+        self._timeout_s = command.timeout_s
+        self._writers = {kind: writer_for(command.encoding) for kind in (Kind.STDOUT, Kind.STDERR)}
         self._request_id = request_id
         self._last_sent = 0.0
         self._starting = asyncio.Lock()
@@ -77,7 +110,7 @@ class Events(Watched):
 
     async def _exit(self, outcome: host.ExecOutcome, send: Send) -> None:
         if outcome.timed_out:
-            raise timed_out(self._order)
+            raise timed_out(self._timeout_s)
         await self._flush(send)
         said = StreamExit(
             exit_code=outcome.exit_code,

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from torpor.control.store.contract import SnapshotRecord
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from torpor.control.service.usage import Live, SandboxSpent, Spent
+from torpor.control.store.contract import Event, SnapshotRecord
 from torpor.model.sandbox import Sandbox
+from torpor.model.usage import Prices
+from torpor.wire import host
+from torpor.wire.events import EventView
+from torpor.wire.processes import ProcessView
 from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView
+from torpor.wire.usage import LiveView, PriceList, SandboxUsage, UsageView
 
 
 def lifecycle_view(sandbox: Sandbox) -> Lifecycle:
     """Return how long a sandbox lives, as clients see it."""
     return Lifecycle(
-        ttl_seconds=sandbox.ttl_seconds, persistent=sandbox.expires_at is None, expires_at=sandbox.expires_at
+        ttl_seconds=sandbox.ttl_seconds,
+        persistent=sandbox.expires_at is None,
+        idle_seconds=sandbox.care.idle_timeout_seconds,
+        expires_at=sandbox.expires_at,
     )
 
 
@@ -34,6 +47,12 @@ def view(sandbox: Sandbox) -> SandboxView:
         last_snapshot_id=sandbox.last_snapshot,
         boot_ms=sandbox.boot_ms,
         reason=sandbox.reason,
+        idle_timeout_seconds=sandbox.care.idle_timeout_seconds,
+        on_idle=sandbox.care.on_idle.value,
+        on_crash=sandbox.care.on_crash.value,
+        checkpoint_every_seconds=sandbox.care.checkpoint_every_seconds,
+        checkpoint_every_execs=sandbox.care.checkpoint_every_execs,
+        checkpoint_keep=sandbox.care.checkpoint_keep,
     )
 
 
@@ -58,6 +77,30 @@ def snapshot_view(record: SnapshotRecord) -> SnapshotView:
     )
 
 
+def process_view(sandbox_id: str, job: host.Job) -> ProcessView:
+    """Return a command as clients see it."""
+    outcome = job.outcome
+    return ProcessView(
+        id=job.id,
+        sandbox_id=sandbox_id,
+        command=job.command,
+        kind="exec" if job.waited_for else "process",
+        state="running" if outcome is None else "ended",
+        user=job.user,
+        pid=job.pid,
+        started_at=datetime.fromtimestamp(job.started_at, UTC),
+        stdout_bytes=job.stdout_bytes,
+        stderr_bytes=job.stderr_bytes,
+        stdout_start=job.stdout_start,
+        stderr_start=job.stderr_start,
+        exit_code=None if outcome is None else outcome.exit_code,
+        signal=None if outcome is None else outcome.signal,
+        oom_killed=None if outcome is None else outcome.oom_killed,
+        timed_out=None if outcome is None else outcome.timed_out,
+        duration_ms=None if outcome is None else outcome.duration_ms,
+    )
+
+
 def forked_view(parent_id: str, children: list[Sandbox]) -> Forked:
     """Return the children of one fork as clients see them."""
     first = children[0]
@@ -67,4 +110,62 @@ def forked_view(parent_id: str, children: list[Sandbox]) -> Forked:
         parent_id=parent_id,
         snapshot_id=first.from_snapshot,
         at=first.created_at,
+    )
+
+
+def event_view(event: Event) -> EventView:
+    """Return an event as clients see it."""
+    return EventView(
+        cursor=str(event.number), at=event.at, type=event.type, sandbox_id=event.sandbox, data=dict(event.data)
+    )
+
+
+def usage_view(spent: Spent) -> UsageView:
+    """Return what was used as clients see it."""
+    return UsageView(**_figures(spent))
+
+
+def sandbox_usage_view(one: SandboxSpent) -> SandboxUsage:
+    """Return what one sandbox used as clients see it."""
+    sandbox = one.account.sandbox
+    return SandboxUsage(
+        sandbox_id=sandbox.id,
+        name=sandbox.name,
+        template=sandbox.template,
+        cpu=sandbox.cpu,
+        memory_mb=sandbox.memory_mb,
+        created_at=sandbox.created_at,
+        deleted_at=one.account.deleted_at,
+        metadata=dict(sandbox.metadata),
+        **_figures(one.spent),
+    )
+
+
+def _figures(spent: Spent) -> dict[str, Any]:
+    usage = spent.usage
+    shares = {"active_share": usage.active_share, "saved_share": usage.saved_share}
+    return {"since": spent.since, "until": spent.until, **asdict(usage), **shares}
+
+
+def price_list(prices: Prices) -> PriceList:
+    """Return the prices as clients see them."""
+    return PriceList(vcpu_second=prices.vcpu_second, gib_second=prices.gib_second)
+
+
+def live_view(one: Live) -> LiveView:
+    """Return how a sandbox stands as clients see it."""
+    sandbox, usage = one.sandbox, one.usage
+    return LiveView(
+        sandbox_id=sandbox.id,
+        name=sandbox.name,
+        template=sandbox.template,
+        status=sandbox.state.value,
+        cpu=sandbox.cpu,
+        memory_mb=sandbox.memory_mb,
+        cpu_seconds=usage.cpu_seconds,
+        resident_bytes=usage.resident_bytes,
+        disk_bytes=usage.disk_bytes,
+        in_flight=one.in_flight,
+        created_at=sandbox.created_at,
+        expires_at=sandbox.expires_at,
     )

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TypeVar
 
 from torpor.control.reconcile import reconcile_one
-from torpor.control.service.passage import refusal
+from torpor.control.service.passage import lost, refusal
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, lost, noticing_loss, settled, show
+from torpor.control.service.sandboxes import Owned, noticing_loss, settled, show
 from torpor.control.service.wake import wake
 from torpor.errors import Busy, Conflict
 from torpor.kit.shielded import shielded
@@ -46,20 +46,21 @@ async def awake(plane: Plane, owned: Owned) -> Sandbox:
 async def ask(
     plane: Plane, owned: Owned, call: Callable[[], Awaitable[T]], is_untouched: Callable[[], bool] = lambda: True
 ) -> T:
-    """Return what a call to the guest of an awake sandbox returns.
+    """Return what a call to the guest of an awake sandbox returns. The sandbox counts as in use meanwhile.
 
     Where the host is Busy (it is freezing the guest, and did nothing), what to do is decided again, unless what the
     call was to send is touched already. Raises as `awake` and `noticing_loss` do, and what the call raises.
     """
-    for left in reversed(range(_TRIES)):
-        await awake(plane, owned)
-        try:
-            async with noticing_loss(plane, owned):
-                return await call()
-        except Busy:
-            if not left or not is_untouched():
-                raise
-            await reconcile_one(plane, owned.id)
+    async with plane.activity.using(owned.id):
+        for left in reversed(range(_TRIES)):
+            await awake(plane, owned)
+            try:
+                async with noticing_loss(plane, owned):
+                    return await call()
+            except Busy:
+                if not left or not is_untouched():
+                    raise
+                await reconcile_one(plane, owned.id)
     raise AssertionError("the last try returns or raises")
 
 
@@ -72,7 +73,7 @@ async def reached(plane: Plane, owned: Owned, reach: Callable[[], AbstractAsyncC
         async with noticing_loss(plane, owned), reach() as opened:
             yield opened
 
-    async with AsyncExitStack() as stack:
+    async with plane.activity.using(owned.id), AsyncExitStack() as stack:
         yield await ask(plane, owned, lambda: stack.enter_async_context(noticed()))
 
 

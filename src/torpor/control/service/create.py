@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torpor.control.service.claims import claim_for, served_before
+from torpor.control.service.deadlines import deadline_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import expiry, life_of
 from torpor.control.service.snapshots import show_snapshot
-from torpor.control.service.wishes import CreateWish, Origin, check_size, check_supported, template_for
+from torpor.control.service.wishes import CreateWish, Origin, care_of, check_size, check_supported, template_for
 from torpor.control.store.contract import Claim
 from torpor.model.ids import TemplateName, WorkspaceId, new_sandbox_id
 from torpor.model.lifecycle import State
@@ -52,7 +53,9 @@ async def _bring_to_life(plane: Plane, sandbox: Sandbox, wish: CreateWish, claim
         if crossing.holds:
             return None
         template = sandbox.template if snapshot is None else None
-        order = host.Restore(id=sandbox.id, template=template, snapshot=snapshot, env=wish.env)
+        order = host.Restore(
+            id=sandbox.id, template=template, snapshot=snapshot, env=wish.env, deadline=deadline_of(sandbox)
+        )
         born = await plane.host.restore(order)
         crossing.learn(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
     return crossing.sandbox
@@ -75,4 +78,5 @@ def _new(plane: Plane, workspace: WorkspaceId, wish: CreateWish, origin: Origin)
         name=wish.name,
         metadata=wish.metadata,
         from_snapshot=origin.snapshot,
+        care=care_of(wish),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torpor.control.reconcile import reconcile_one
+from torpor.control.service.passage import reading_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, known
 from torpor.control.service.snapshots import tidy
@@ -35,6 +36,6 @@ async def delete(plane: Plane, owned: Owned) -> None:
 async def _delete(plane: Plane, owned: Owned) -> None:
     async with plane.gate.passage(owned.id, DELETE) as crossing:
         if not crossing.holds:
-            await plane.host.close(owned.id)
+            crossing.reading = reading_of(await plane.host.close(owned.id))
     if not crossing.holds:
         await tidy(plane, owned.id)

@@ -6,20 +6,30 @@ import base64
 import binascii
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from torpor.control.service.awake import reached
+from torpor.control.service.claims import checked_key
 from torpor.control.service.files import absolute
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
 from torpor.errors import ExecTimeout, InvalidRequest
+from torpor.model.ids import JobId, job_id_from
 from torpor.wire import host
 from torpor.wire.frames import Frame, Kind
 from torpor.wire.public import MAX_COLLECTED_BYTES, MAX_STDIN_BYTES, ExecAnswer, ExecCommand
 
+# So much of a command goes into an event.
+_TOLD_CHARACTERS = 200
+_SHELL = ["/bin/sh", "-c"]
 
-def order_for(command: ExecCommand) -> host.ExecOrder:
-    """Return a command as the host takes it. Raises InvalidRequest for one that makes no sense."""
+
+def order_for(command: ExecCommand, job: JobId | None = None) -> host.ExecOrder:
+    """Return a command as the host takes it; with `job` it is that one. Raises InvalidRequest if it makes no sense."""
     return host.ExecOrder(
+        job=job,
+        stdout_from=command.stdout_from if job is not None else 0,
+        stderr_from=command.stderr_from if job is not None else 0,
         argv=_argv(command.cmd),
         timeout_s=command.timeout_seconds,
         cwd=None if command.cwd is None else absolute(command.cwd, "cwd"),
@@ -29,8 +39,13 @@ def order_for(command: ExecCommand) -> host.ExecOrder:
     )
 
 
+def job_for(owned: Owned, key: str | None) -> JobId | None:
+    """Return the id of the command that belongs to an idempotency key, None without one. Raises as `checked_key`."""
+    return None if key is None else job_id_from(owned.workspace, owned.id, checked_key(key))
+
+
 def _argv(cmd: str | list[str]) -> list[str]:
-    argv = ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else cmd
+    argv = [*_SHELL, cmd] if isinstance(cmd, str) else cmd
     if not argv or not argv[0] or (isinstance(cmd, str) and not cmd.strip()):
         raise InvalidRequest("cmd is empty; it has to name a command")
     if any("\0" in word for word in argv):
@@ -60,13 +75,50 @@ def _stdin(command: ExecCommand) -> str | None:
 
 @asynccontextmanager
 async def execute(plane: Plane, owned: Owned, order: host.ExecOrder) -> AsyncIterator[AsyncIterator[Frame]]:
-    """Run a command while the block lasts and yield its frames, EXIT last; leaving the block kills the command.
+    """Run a command while the block lasts and yield its frames, EXIT last.
 
-    A sandbox that sleeps is woken first, and one that falls asleep meanwhile lets the command go on when it is awake
-    again. Raises as `reached` does, and what the host raises.
+    Leaving the block kills the command, unless it is a job: that goes on, and the same order finds it again. A sandbox
+    that sleeps is woken first, and one that falls asleep meanwhile lets the command go on when it is awake again.
+    Raises as `reached` does, and what the host raises.
     """
+    told = Told(order.job, spoken(order), is_exec=True)
     async with reached(plane, owned, lambda: plane.host.exec(owned.id, order)) as frames:
-        yield frames
+        yield noticing_end(plane, owned, told, frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told of a command at its end: its `job`, if it has an id, and its text."""
+
+    job: str | None
+    command: str
+    is_exec: bool
+
+
+def spoken(order: host.ExecOrder) -> str:
+    """Return a command as events tell it: what the shell was given, or the words, cut where they are long."""
+    words = order.argv[2:] if order.argv[:2] == _SHELL else order.argv
+    return " ".join(words)[:_TOLD_CHARACTERS]
+
+
+async def noticing_end(plane: Plane, owned: Owned, told: Told, frames: AsyncIterator[Frame]) -> AsyncIterator[Frame]:
+    """Pass a command's frames on, and note its end, once however many listen to it."""
+    async for frame in frames:
+        if frame.kind is Kind.EXIT and (told.job is None or plane.once.is_first("end", owned.id, told.job)):
+            outcome = host.ExecOutcome.model_validate_json(frame.payload)
+            plane.noter.note(
+                "exec",
+                owned,
+                command=told.command[:_TOLD_CHARACTERS],
+                kind="exec" if told.is_exec else "process",
+                exit_code=outcome.exit_code,
+                signal=outcome.signal,
+                timed_out=outcome.timed_out,
+                duration_ms=outcome.duration_ms,
+            )
+            if told.is_exec:
+                plane.pace.command_ended(owned.id)
+        yield frame
 
 
 async def collect(plane: Plane, owned: Owned, order: host.ExecOrder) -> ExecAnswer:
@@ -86,7 +138,7 @@ async def collect(plane: Plane, owned: Owned, order: host.ExecOrder) -> ExecAnsw
             truncated = truncated or len(payload) > room
     stdout, stderr = (bytes(stream).decode(errors="replace") for stream in held.values())
     if outcome.timed_out:
-        raise timed_out(order, stdout, stderr)
+        raise timed_out(order.timeout_s, stdout, stderr)
     return ExecAnswer(
         stdout=stdout,
         stderr=stderr,
@@ -98,7 +150,9 @@ async def collect(plane: Plane, owned: Owned, order: host.ExecOrder) -> ExecAnsw
     )
 
 
-def timed_out(order: host.ExecOrder, stdout: str = "", stderr: str = "") -> ExecTimeout:
-    """Return the error of a command that was killed for outlasting its timeout."""
-    seconds = f"{order.timeout_s or 0:.3f}".rstrip("0").rstrip(".")
+def timed_out(timeout_s: float | None, stdout: str = "", stderr: str = "") -> ExecTimeout:
+    """Return the error of a command that was killed for outlasting its timeout (None: it is not known here)."""
+    if timeout_s is None:
+        return ExecTimeout("command timeout: it was killed for outlasting it", stdout=stdout, stderr=stderr)
+    seconds = f"{timeout_s:.3f}".rstrip("0").rstrip(".")
     return ExecTimeout(f"command timeout after {seconds} s", stdout=stdout, stderr=stderr)

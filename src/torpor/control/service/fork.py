@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from torpor.control.service.claims import claim_for, served_before
+from torpor.control.service.deadlines import deadline_of
 from torpor.control.service.freeze import freeze
 from torpor.control.service.hibernate import sleeps_in
 from torpor.control.service.passage import Crossing
@@ -41,11 +42,10 @@ class Source:
     snapshot: SnapshotId | None
     sleeper: SandboxId | None = None
 
-    def order(self, child: SandboxId) -> host.Restore:
+    def order(self, child: Sandbox) -> host.Restore:
         """Return the order that brings one child to life."""
-        if self.sleeper is not None:
-            return host.Restore(id=child, sleeper=self.sleeper)
-        return host.Restore(id=child, snapshot=self.snapshot)
+        snapshot = self.snapshot if self.sleeper is None else None
+        return host.Restore(id=child.id, snapshot=snapshot, sleeper=self.sleeper, deadline=deadline_of(child))
 
 
 async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = None) -> list[Sandbox]:
@@ -62,7 +62,9 @@ async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = 
                 return await _children_of_then(plane, first, wish)
             continue
         children = _children(plane, await standing(plane, owned), wish)
-        if (made := await _bring_to_life(plane, owned, children, claim)) is not None:
+        async with plane.activity.using(owned.id):
+            made = await _bring_to_life(plane, owned, children, claim)
+        if made is not None:
             return made
 
 
@@ -91,6 +93,7 @@ def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox) -> list[Sandbox]
         ttl_seconds=ttl,
         metadata=metadata,
         parent=parent.id,
+        care=parent.care,
     )
     return [first, *(replace(first, id=sibling) for sibling in _siblings(first.id, wish))]
 
@@ -185,7 +188,7 @@ async def _all(plane: Plane, source: Source, crossings: list[Crossing]) -> None:
     async def restored(crossing: Crossing) -> TorporError | None:
         try:
             async with limit:
-                born = await plane.host.restore(source.order(crossing.sandbox.id))
+                born = await plane.host.restore(source.order(crossing.sandbox))
         except TorporError as error:  # the others come to their ends first, so that closing them finds them whole
             return error
         crossing.learn(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torpor.control.service.passage import reading_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, noticing_loss
 from torpor.control.service.snapshots import keep
@@ -17,8 +18,10 @@ async def freeze(plane: Plane, owned: Owned, order: host.Freeze) -> SnapshotReco
     If it definitely fails, nothing is left and the sandbox is as before. Raises Conflict, SandboxLost, and what the
     host raises.
     """
-    async with noticing_loss(plane, owned), plane.gate.passage(owned.id, SNAPSHOT):
+    async with noticing_loss(plane, owned), plane.gate.passage(owned.id, SNAPSHOT) as crossing:
         earlier = await plane.store.snapshot(SnapshotId(order.id))
         if earlier is not None:
             return earlier
-        return await keep(plane, owned.workspace, await plane.host.snapshot(owned.id, order))
+        frozen = await plane.host.snapshot(owned.id, order)
+        crossing.reading = reading_of(frozen.usage)
+        return await keep(plane, owned.workspace, frozen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torpor.control.service.passage import reading_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, noticing_loss, standing
 from torpor.control.service.snapshots import keep, tidy
@@ -31,7 +32,9 @@ async def hibernate(plane: Plane, owned: Owned) -> Asleep:
     async with noticing_loss(plane, owned), plane.gate.passage(owned.id, HIBERNATE) as crossing:
         if not crossing.holds:
             order = host.Freeze(id=new_snapshot_id(), kind=Kind.HIBERNATION.value)
-            await keep(plane, owned.workspace, await plane.host.hibernate(owned.id, order))
+            frozen = await plane.host.hibernate(owned.id, order)
+            crossing.reading = reading_of(frozen.usage)
+            await keep(plane, owned.workspace, frozen)
     if not crossing.holds:
         await tidy(plane, owned.id)
     return Asleep(crossing.sandbox, await sleeps_in(plane, owned))

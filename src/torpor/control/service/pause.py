@@ -9,7 +9,8 @@ from torpor.model.lifecycle import PAUSE
 
 async def pause(plane: Plane, owned: Owned) -> None:
     """Pause a sandbox; fine if it is paused. Raises NotFound, SandboxLost, Conflict, and what the host raises."""
-    await standing(plane, owned)
-    async with noticing_loss(plane, owned), plane.gate.passage(owned.id, PAUSE) as crossing:
-        if not crossing.holds:
-            await plane.host.pause(owned.id)
+    async with plane.activity.using(owned.id):
+        await standing(plane, owned)
+        async with noticing_loss(plane, owned), plane.gate.passage(owned.id, PAUSE) as crossing:
+            if not crossing.holds:
+                await plane.host.pause(owned.id)

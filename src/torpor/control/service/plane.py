@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torpor.control.hosts import HostClient
+from torpor.control.service.activity import Activity
+from torpor.control.service.attempts import Attempts
+from torpor.control.service.chores import Chores
+from torpor.control.service.deadlines import Deadlines
+from torpor.control.service.noter import Noter
+from torpor.control.service.once import Once
+from torpor.control.service.pace import Pace
 from torpor.control.service.passage import Bells, Gate
 from torpor.control.service.shelf import Shelf
 from torpor.control.store.contract import Store
 from torpor.kit.clock import Clock
 from torpor.model.ids import WorkspaceId
+from torpor.model.usage import Prices
 
 # One server, one key, one workspace; the store and the verbs know of more already.
 DEFAULT_WORKSPACE = WorkspaceId("default")
@@ -25,9 +33,32 @@ class Plane:
     bells: Bells
     gate: Gate
     shelf: Shelf
+    noter: Noter
+    prices: Prices
+    activity: Activity
+    pace: Pace
+    deadlines: Deadlines
+    chores: Chores
+    recoveries: Attempts
+    once: Once
 
 
-def plane_of(store: Store, host: HostClient, clock: Clock) -> Plane:
+def plane_of(store: Store, host: HostClient, clock: Clock, prices: Prices | None = None) -> Plane:
     """Return the record of collaborators over a store, a host and a clock."""
     bells = Bells()
-    return Plane(store, host, clock, bells, Gate(store, clock, bells), Shelf())
+    return Plane(
+        store=store,
+        host=host,
+        clock=clock,
+        bells=bells,
+        gate=Gate(store, clock, bells),
+        shelf=Shelf(),
+        noter=Noter(store, clock, bells.news),
+        prices=prices or Prices(),
+        activity=Activity(clock),
+        pace=Pace(clock, bells.pace),
+        deadlines=Deadlines(store, host),
+        chores=Chores(),
+        recoveries=Attempts(clock),
+        once=Once(),
+    )

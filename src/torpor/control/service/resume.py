@@ -9,7 +9,8 @@ from torpor.model.lifecycle import RESUME
 
 async def resume(plane: Plane, owned: Owned) -> None:
     """Resume a sandbox; fine if it runs. Raises NotFound, SandboxLost, Conflict, and what the host raises."""
-    await standing(plane, owned)
-    async with noticing_loss(plane, owned), plane.gate.passage(owned.id, RESUME) as crossing:
-        if not crossing.holds:
-            await plane.host.resume(owned.id)
+    async with plane.activity.using(owned.id):
+        await standing(plane, owned)
+        async with noticing_loss(plane, owned), plane.gate.passage(owned.id, RESUME) as crossing:
+            if not crossing.holds:
+                await plane.host.resume(owned.id)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from torpor.control.service.plane import Plane
+from torpor.control.service.recovery import put_back
 from torpor.control.service.sandboxes import Owned, settled
 from torpor.control.service.snapshots import show_snapshot
 from torpor.errors import Conflict
-from torpor.model.lifecycle import ROLLBACK
 from torpor.model.sandbox import Sandbox
-from torpor.wire import host
 
 
 async def rollback(plane: Plane, owned: Owned, snapshot_id: str) -> Sandbox:
@@ -17,15 +16,12 @@ async def rollback(plane: Plane, owned: Owned, snapshot_id: str) -> Sandbox:
     Its name, metadata and end stay. If it definitely fails, it is as before. Raises NotFound, Conflict for another
     sandbox's snapshot, and what the host raises.
     """
-    sandbox = await settled(plane, owned)
-    record = await show_snapshot(plane, owned.workspace, snapshot_id)
-    if record.sandbox != owned.id and record.id != sandbox.from_snapshot:
-        raise Conflict(
-            f"snapshot {record.id} is of sandbox {record.sandbox}, and {owned.id} can go back only to its own",
-            hint="restore it as a new sandbox instead",
-        )
-    with plane.shelf.using(record.id):
-        async with plane.gate.passage(owned.id, ROLLBACK) as crossing:
-            born = await plane.host.rollback(owned.id, host.Rollback(snapshot=record.id))
-            crossing.learn(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
-    return crossing.sandbox
+    async with plane.activity.using(owned.id):
+        sandbox = await settled(plane, owned)
+        record = await show_snapshot(plane, owned.workspace, snapshot_id)
+        if record.sandbox != owned.id and record.id != sandbox.from_snapshot:
+            raise Conflict(
+                f"snapshot {record.id} is of sandbox {record.sandbox}, and {owned.id} can go back only to its own",
+                hint="restore it as a new sandbox instead",
+            )
+        return await put_back(plane, owned.id, record)

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from torpor.control.reconcile import reconcile_one
+from torpor.control.service.chores import Chore
 from torpor.control.service.cursors import cursor_after
+from torpor.control.service.passage import lost
 from torpor.control.service.plane import Plane
 from torpor.control.store.contract import Listing
 from torpor.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, SandboxLost, TorporError
 from torpor.model.ids import SandboxId, WorkspaceId, is_sandbox_id
 from torpor.model.lifecycle import SETTLED, State
 from torpor.model.sandbox import Sandbox
-from torpor.wire.public import DEFAULT_TTL_SECONDS, MAX_METADATA
+from torpor.wire.public import DEFAULT_TTL_SECONDS, MAX_METADATA, LifecycleChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,18 @@ async def known(plane: Plane, owned: Owned) -> Sandbox:
 async def settled(plane: Plane, owned: Owned) -> Sandbox:
     """Return a living sandbox after the passage that is under way; if an answer was lost, the host is asked first.
 
-    Raises NotFound as `show`, and HostUnreachable if the host has to be asked and cannot be.
+    One that is being put back to its last snapshot after a crash is waited for. Raises NotFound as `show`, and
+    HostUnreachable if the host has to be asked and cannot be.
     """
+    await plane.chores.wait_over(Chore.RECOVERY, owned.id)
     sandbox = await show(plane, owned)
     if sandbox.state not in SETTLED and plane.gate.is_busy(owned.id):
         async with plane.gate.alone(owned.id):
             sandbox = await show(plane, owned)
     if sandbox.state not in SETTLED:
         await reconcile_one(plane, owned.id)
+        sandbox = await show(plane, owned)
+    if sandbox.state is State.FAILED and await plane.chores.wait_over(Chore.RECOVERY, owned.id):
         sandbox = await show(plane, owned)
     return sandbox
 
@@ -63,16 +69,6 @@ async def standing(plane: Plane, owned: Owned) -> Sandbox:
     if sandbox.state is State.FAILED:
         raise lost(sandbox)
     return sandbox
-
-
-def lost(sandbox: Sandbox) -> SandboxLost:
-    """Return the error for using a sandbox whose machine is gone."""
-    last = sandbox.last_snapshot
-    hint = "no snapshot of it exists; delete it and create another"
-    if last is not None:
-        hint = f"roll it back to its last snapshot {last}, or restore that as a new sandbox"
-    reason = sandbox.reason or "its machine is gone"
-    return SandboxLost(f"sandbox {sandbox.id} is lost: {reason}", last_snapshot=last, hint=hint)
 
 
 @asynccontextmanager
@@ -88,7 +84,13 @@ async def noticing_loss(plane: Plane, owned: Owned) -> AsyncIterator[None]:
             await reconcile_one(plane, owned.id)
         except TorporError:
             raise error from None  # the host cannot be asked now; the watcher will
-        if (sandbox := await show(plane, owned)).state is not State.FAILED:
+        is_recovering = plane.chores.is_under_way(Chore.RECOVERY, owned.id)
+        sandbox = await show(plane, owned)
+        if is_recovering:
+            gone = lost(sandbox)
+            gone.hint = f"it is being put back to its last snapshot {sandbox.last_snapshot}; what came after is lost"
+            raise gone from error
+        if sandbox.state is not State.FAILED:
             raise
         raise lost(sandbox) from error
 
@@ -108,6 +110,18 @@ def state_of(text: str) -> State:
         raise InvalidRequest(f"status has to be one of {states}") from error
 
 
+async def change_life(plane: Plane, owned: Owned, change: LifecycleChange) -> Sandbox:
+    """Set what is given of a sandbox's end and idle time. Raises InvalidRequest for nothing, else as the two setters.
+
+    What is refused of one leaves the other as it is.
+    """
+    if change.idle_seconds is None:
+        return await set_life(plane, owned, change.ttl_seconds, change.persistent)
+    if change.ttl_seconds is not None or change.persistent is not None:
+        await set_life(plane, owned, change.ttl_seconds, change.persistent)
+    return await set_idle(plane, owned, change.idle_seconds)
+
+
 async def set_life(plane: Plane, owned: Owned, ttl_seconds: int | None, persistent: bool | None) -> Sandbox:
     """Make a sandbox end `ttl_seconds` from now, or never if `persistent`, and return it.
 
@@ -115,16 +129,36 @@ async def set_life(plane: Plane, owned: Owned, ttl_seconds: int | None, persiste
     for neither or both, NotFound as `show`, Conflict for a sandbox that is being deleted.
     """
     if ttl_seconds is None and persistent is None:
-        raise InvalidRequest("ttl_seconds or persistent is required")
+        raise InvalidRequest("ttl_seconds, persistent or idle_seconds is required")
     sandbox = await show(plane, owned)
     ttl = life_of(ttl_seconds, persistent=bool(persistent))
     if ttl_seconds is None and not persistent and sandbox.expires_at is not None:
         return sandbox
     changed = await plane.store.set_expiry(owned.id, expiry(plane.clock.now(), ttl), ttl)
     if changed is None:
-        raise Conflict(f"sandbox {owned.id} is being deleted", seen=State.DELETING.value, needed=[State.RUNNING.value])
+        raise _deleting(owned)
     plane.bells.expiry.set()
+    await plane.deadlines.tell(owned.id)
     return changed
+
+
+async def set_idle(plane: Plane, owned: Owned, idle_seconds: int) -> Sandbox:
+    """Set after how long without use a sandbox is idle, counted from now at the earliest, 0 for never, and return it.
+
+    Raises NotFound as `show`, Conflict for a sandbox that is being deleted.
+    """
+    await show(plane, owned)
+    changed = await plane.store.set_idle(owned.id, idle_seconds or None)
+    if changed is None:
+        raise _deleting(owned)
+    plane.activity.touch(owned.id)
+    plane.bells.idleness.set()
+    return changed
+
+
+def _deleting(owned: Owned) -> Conflict:
+    message = f"sandbox {owned.id} is being deleted"
+    return Conflict(message, seen=State.DELETING.value, needed=[State.RUNNING.value])
 
 
 def life_of(ttl_seconds: int | None, *, persistent: bool) -> int | None:

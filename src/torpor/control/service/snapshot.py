@@ -19,6 +19,11 @@ async def snapshot(plane: Plane, owned: Owned, name: str | None, key: str | None
     Raises InvalidRequest for a key that is none, NotFound, SandboxLost, Conflict (also for a key that came with another
     name before), and what the host raises.
     """
+    async with plane.activity.using(owned.id):
+        return await _taken(plane, owned, name, key)
+
+
+async def _taken(plane: Plane, owned: Owned, name: str | None, key: str | None) -> SnapshotRecord:
     if key is None:
         await standing(plane, owned)
         return await freeze(plane, owned, host.Freeze(id=new_snapshot_id(), kind=Kind.CHECKPOINT.value, name=name))

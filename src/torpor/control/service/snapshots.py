@@ -11,6 +11,7 @@ from torpor.control.service.plane import Plane
 from torpor.control.service.shelf import record_of, superfluous
 from torpor.control.store.contract import SnapshotListing, SnapshotRecord
 from torpor.errors import NotFound, OutcomeUnknown, TorporError
+from torpor.kit import faultpoints
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId, is_snapshot_id
 from torpor.model.lifecycle import State
 from torpor.wire import host
@@ -55,6 +56,9 @@ async def keep(plane: Plane, workspace: WorkspaceId, frozen: host.Frozen) -> Sna
         await plane.store.add_snapshot(record)
     except TorporError as error:
         raise OutcomeUnknown(f"snapshot {record.id} was made, but could not be recorded") from error
+    plane.bells.news.ring()
+    faultpoints.reached("snapshot.recorded")
+    plane.pace.kept(record.sandbox, record.kind)
     return record
 
 

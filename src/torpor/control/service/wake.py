@@ -14,11 +14,12 @@ async def wake(plane: Plane, owned: Owned, ttl_seconds: int | None = None) -> Sa
     With `ttl_seconds` it ends that long from now; its end is kept where none is given. If it definitely fails, it
     sleeps as before. Raises NotFound, SandboxLost, Conflict, and what the host raises.
     """
-    await standing(plane, owned)
-    async with noticing_loss(plane, owned), plane.gate.passage(owned.id, WAKE) as crossing:
-        if not crossing.holds:
-            born = await plane.host.wake(owned.id)
-            crossing.learn(boot_ms=born.boot_ms)
+    async with plane.activity.using(owned.id):
+        await standing(plane, owned)
+        async with noticing_loss(plane, owned), plane.gate.passage(owned.id, WAKE) as crossing:
+            if not crossing.holds:
+                born = await plane.host.wake(owned.id)
+                crossing.learn(boot_ms=born.boot_ms)
     if ttl_seconds is not None:
         return await set_life(plane, owned, ttl_seconds, persistent=None)
     return crossing.sandbox

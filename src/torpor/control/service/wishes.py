@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ConfigDict
+from pydantic import ValidationInfo, field_validator
 
 from torpor.errors import InvalidRequest, Unsupported
 from torpor.model.ids import SnapshotId, TemplateName, is_template_name
+from torpor.model.sandbox import Care, OnCrash, OnIdle
 from torpor.wire.public import CreateFromSnapshot, TemplateView
 
 _NOT_YET = "this server cannot do it yet"
@@ -18,14 +19,13 @@ _NOT_YET = "this server cannot do it yet"
 class CreateWish(CreateFromSnapshot):
     """`CreateFromSnapshot` and the fields that clients may send, which this server knows only to refuse."""
 
-    # "allow" only to see the names that begin with `checkpoint_`; nothing else reads the unknown ones.
-    model_config = ConfigDict(strict=True, extra="allow")
-
     volumes: Any = None
     secrets: Any = None
-    idle_timeout_seconds: Any = None
-    on_idle: Any = None
-    on_crash: Any = None
+
+    @field_validator("on_idle", "on_crash", "checkpoint_keep", mode="before")
+    @classmethod
+    def _null_is_left_out(cls, value: object, info: ValidationInfo) -> object:
+        return cls.model_fields[str(info.field_name)].default if value is None else value
 
     def understood(self) -> dict[str, Any]:
         """Return what of the request counts, as JSON values: all but the fields that nobody reads."""
@@ -52,12 +52,23 @@ class Origin:
 
 def check_supported(wish: CreateWish) -> None:
     """Raise Unsupported if a wish has a field, not null and not empty, that this server does not serve."""
-    checkpoints = [name for name in wish.model_extra or {} if name.startswith("checkpoint_")]
-    for name in (*_REFUSED, *checkpoints):
+    for name in _REFUSED:
         if getattr(wish, name) not in (None, [], {}, ""):
             raise Unsupported(f"{name} was given, and {_NOT_YET}", hint=f"leave {name} out")
     if wish.network == "internet":
         raise Unsupported("sandboxes have loopback only for now", hint='leave network out, or give "none"')
+
+
+def care_of(wish: CreateWish) -> Care:
+    """Return what a wish asks the server to do for the sandbox of its own accord."""
+    return Care(
+        idle_timeout_seconds=wish.idle_timeout_seconds,
+        on_idle=OnIdle(wish.on_idle),
+        on_crash=OnCrash(wish.on_crash),
+        checkpoint_every_seconds=wish.checkpoint_every_seconds,
+        checkpoint_every_execs=wish.checkpoint_every_execs,
+        checkpoint_keep=wish.checkpoint_keep,
+    )
 
 
 def template_for(wish: CreateWish, templates: Sequence[TemplateView]) -> TemplateView:

@@ -1,57 +1,54 @@
-"""The store over SQLAlchemy. SQLite in WAL mode: readers never wait, one writer at a time, each commit on the disk."""
+"""The store over SQLAlchemy."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Executable,
-    Select,
-    Table,
-    Update,
-    and_,
-    delete,
-    event,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Select, Update, and_, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from torpor.control.store.contract import Claim, Facts, Listing, Position, SnapshotListing, SnapshotRecord
-from torpor.control.store.rules import claim_is_free, name_taken, other_request
-from torpor.control.store.tables import (
-    IS_DELETED,
-    IS_LIVING,
-    IS_MORTAL,
-    claims,
-    labels,
-    sandboxes,
-    snapshots,
-    to_row,
-    to_sandbox,
-    to_snapshot,
-    to_snapshot_row,
+from torpor.control.store import ledger
+from torpor.control.store.contract import (
+    Account,
+    AccountListing,
+    Boundary,
+    Claim,
+    Event,
+    EventListing,
+    Facts,
+    Horizons,
+    Listing,
+    NewEvent,
+    SnapshotListing,
+    SnapshotRecord,
 )
+from torpor.control.store.engines import noting, open_once, reading, translated, writing
+from torpor.control.store.rows import to_event, to_interval, to_row, to_sandbox, to_snapshot, to_snapshot_row
+from torpor.control.store.rules import claim_is_free, name_taken, other_request, snapshot_event
+from torpor.control.store.statements import (
+    account_holders,
+    events_of,
+    forgetting,
+    intervals_of,
+    look_back,
+    of_living_one,
+    page_of,
+    snapshots_of_page,
+)
+from torpor.control.store.tables import IS_LIVING, IS_MORTAL, claims, events, labels, sandboxes, snapshots
 from torpor.control.store.upgrade import upgrade
-from torpor.errors import Failed
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
-
-_BUSY_TIMEOUT_S = 30
+from torpor.model.usage import Interval, Reading
 
 T = TypeVar("T")
 
@@ -61,38 +58,32 @@ async def open_store(path: Path) -> SqlStore:
 
     Raises Unsupported if the database is newer than this program, Failed if it is no database of ours.
     """
-    _open_once(path)
-    writer = _engine(path, readonly=False)
+    open_once(path)
+    writer = writing(path)
     try:
-        with _translated(path):
+        with translated(path):
             await upgrade(writer)
     except BaseException:
         await writer.dispose()
         raise
-    return SqlStore(path, writer, _engine(path, readonly=True))
-
-
-def _open_once(path: Path) -> None:
-    # Where a file cannot be opened, aiosqlite's thread may outlive the event loop and then end with a traceback.
-    try:
-        sqlite3.connect(path).close()
-    except sqlite3.Error as error:
-        raise Failed(f"the database {path} could not be used: {error}") from error
+    return SqlStore(path, writer)
 
 
 class SqlStore:
     """A `Store` in one SQLite file; made by `open_store`."""
 
-    def __init__(self, path: Path, writer: AsyncEngine, reader: AsyncEngine) -> None:
+    def __init__(self, path: Path, writer: AsyncEngine) -> None:
         self._path = path
         self._writer = writer
-        self._reader = reader
+        self._noter = noting(path)
+        self._reader = reading(path)
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
         async def work(connection: AsyncConnection) -> Sandbox:
             holder = await _holder(connection, sandbox.workspace, claim) if claim is not None else None
             if holder is None:
                 await _insert(connection, sandbox, claim)
+                await ledger.begin(connection, sandbox)
                 if sandbox.from_snapshot is not None:
                     return await _looked_back(connection, sandbox.id)
             return holder or sandbox
@@ -110,7 +101,13 @@ class SqlStore:
         return found[0] if found else None
 
     async def move(
-        self, sandbox_id: SandboxId, seen: Collection[State], to: State, at: datetime, facts: Facts | None = None
+        self,
+        sandbox_id: SandboxId,
+        seen: Collection[State],
+        to: State,
+        at: datetime,
+        facts: Facts | None = None,
+        boundary: Boundary | None = None,
     ) -> Sandbox | None:
         change = (
             update(sandboxes)
@@ -120,37 +117,25 @@ class SqlStore:
 
         async def work(connection: AsyncConnection) -> Sandbox | None:
             moved = await _changed(connection, change)
-            if moved is None or facts is None or "from_snapshot" not in facts:
-                return moved
-            return await _looked_back(connection, sandbox_id)
+            if moved is None:
+                return None
+            await ledger.turn(connection, moved, at, boundary or Boundary())
+            return await _looked_back(connection, sandbox_id) if facts and "from_snapshot" in facts else moved
 
         return await self._write(work)
 
     async def set_expiry(
         self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
     ) -> Sandbox | None:
-        ending = (State.DELETING.value, State.DELETED.value)
-        return await self._change(
-            update(sandboxes)
-            .where(sandboxes.c.id == sandbox_id, sandboxes.c.state.not_in(ending))
-            .values(expires_at=expires_at, ttl_seconds=ttl_seconds)
-        )
+        change = of_living_one(sandbox_id).values(expires_at=expires_at, ttl_seconds=ttl_seconds)
+        return await self._write(lambda connection: _changed(connection, change))
+
+    async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
+        change = of_living_one(sandbox_id).values(idle_timeout_seconds=idle_timeout_seconds)
+        return await self._write(lambda connection: _changed(connection, change))
 
     async def page(self, listing: Listing) -> list[Sandbox]:
-        query = (
-            select(sandboxes)
-            .where(sandboxes.c.workspace == listing.workspace, IS_LIVING)
-            .order_by(sandboxes.c.created_at.desc(), sandboxes.c.id.desc())
-            .limit(listing.limit)
-        )
-        if listing.state is not None:
-            query = query.where(sandboxes.c.state == listing.state.value)
-        for key, value in listing.metadata.items():
-            has_pair = and_(labels.c.sandbox_id == sandboxes.c.id, labels.c.key == key, labels.c.value == value)
-            query = query.where(exists().where(has_pair))
-        if listing.after is not None:
-            query = query.where(_behind(sandboxes, listing.after))
-        return await self._find(query)
+        return await self._find(page_of(listing))
 
     async def living(self) -> list[Sandbox]:
         return await self._find(select(sandboxes).where(IS_LIVING))
@@ -163,17 +148,49 @@ class SqlStore:
         query = select(func.min(sandboxes.c.expires_at)).where(IS_MORTAL)
         return await self._read(lambda connection: connection.scalar(query))
 
-    async def forget(self, before: datetime) -> int:
-        old = delete(sandboxes).where(IS_DELETED, sandboxes.c.changed_at < before)
-
+    async def forget(self, horizons: Horizons) -> int:
         async def work(connection: AsyncConnection) -> int:
-            return (await connection.execute(old)).rowcount
+            dropped = 0
+            for change in forgetting(horizons):  # the sandboxes are the last
+                dropped = (await connection.execute(change)).rowcount
+            return dropped
 
         return await self._write(work)
 
+    async def beat(self, at: datetime, readings: Mapping[SandboxId, Reading]) -> None:
+        await self._write(lambda connection: ledger.beat(connection, at, readings))
+
+    async def accounts(self, listing: AccountListing) -> list[Account]:
+        async def work(connection: AsyncConnection) -> list[Account]:
+            rows = (await connection.execute(intervals_of(listing))).all()
+            held = {owner: list(map(to_interval, each)) for owner, each in groupby(rows, lambda row: row.sandbox_id)}
+            holders = (await connection.execute(account_holders(listing))).all()
+            return [_account(row, held.get(row.id, [])) for row in holders]
+
+        return await self._read(work)
+
+    async def note(self, events: Sequence[NewEvent]) -> None:
+        await self._in(self._noter.begin(), lambda connection: ledger.write_events(connection, events))
+
+    async def events(self, listing: EventListing) -> list[Event]:
+        async def work(connection: AsyncConnection) -> list[Event]:
+            return [to_event(row) for row in await connection.execute(events_of(listing))]
+
+        return await self._read(work)
+
+    async def last_event(self) -> int:
+        newest = select(func.max(events.c.number))
+        return await self._read(lambda connection: connection.scalar(newest)) or 0
+
     async def add_snapshot(self, snapshot: SnapshotRecord) -> None:
         new = sqlite.insert(snapshots).values(**to_snapshot_row(snapshot)).on_conflict_do_nothing()
-        await self._tell(new, _look_back(sandboxes.c.id == snapshot.sandbox))
+
+        async def work(connection: AsyncConnection) -> None:
+            if (await connection.execute(new)).rowcount:
+                await connection.execute(look_back(sandboxes.c.id == snapshot.sandbox))
+                await ledger.write_events(connection, [snapshot_event(snapshot)])
+
+        await self._write(work)
 
     async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
         this_one = snapshots.c.id == snapshot_id
@@ -182,8 +199,8 @@ class SqlStore:
             owner = await connection.scalar(select(snapshots.c.sandbox_id).where(this_one))
             await connection.execute(delete(snapshots).where(this_one))
             # Two statements, since each has an index of its own.
-            await connection.execute(_look_back(sandboxes.c.id == owner))
-            await connection.execute(_look_back(sandboxes.c.from_snapshot == snapshot_id))
+            await connection.execute(look_back(sandboxes.c.id == owner))
+            await connection.execute(look_back(sandboxes.c.from_snapshot == snapshot_id))
 
         await self._write(work)
 
@@ -192,12 +209,7 @@ class SqlStore:
         return found[0] if found else None
 
     async def snapshots(self, listing: SnapshotListing) -> list[SnapshotRecord]:
-        query = select(snapshots).where(snapshots.c.workspace == listing.workspace).limit(listing.limit)
-        if listing.sandbox is not None:
-            query = query.where(snapshots.c.sandbox_id == listing.sandbox)
-        if listing.after is not None:
-            query = query.where(_behind(snapshots, listing.after))
-        return await self._find_snapshots(query)
+        return await self._find_snapshots(snapshots_of_page(listing))
 
     async def snapshots_of(self, sandbox_id: SandboxId) -> list[SnapshotRecord]:
         return await self._find_snapshots(select(snapshots).where(snapshots.c.sandbox_id == sandbox_id))
@@ -207,6 +219,7 @@ class SqlStore:
 
     async def aclose(self) -> None:
         await self._reader.dispose()
+        await self._noter.dispose()
         await self._writer.dispose()
 
     async def _find(self, query: Select[Any]) -> list[Sandbox]:
@@ -223,28 +236,23 @@ class SqlStore:
 
         return await self._read(work)
 
-    async def _change(self, change: Update) -> Sandbox | None:
-        return await self._write(lambda connection: _changed(connection, change))
-
-    async def _tell(self, *changes: Executable) -> None:
-        async def work(connection: AsyncConnection) -> None:
-            for change in changes:
-                await connection.execute(change)
-
-        await self._write(work)
-
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        return await shielded(self._whole(self._reader.connect(), work))
+        return await self._in(self._reader.connect(), work)
 
     async def _write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        return await shielded(self._whole(self._writer.begin(), work))
+        return await self._in(self._writer.begin(), work)
+
+    async def _in(
+        self, opening: AbstractAsyncContextManager[AsyncConnection], work: Callable[[AsyncConnection], Awaitable[T]]
+    ) -> T:
+        # Shielded always: a connection whose statement is given up runs on in its thread and, if it is a writer, keeps
+        # everybody else from writing.
+        return await shielded(self._whole(opening, work))
 
     async def _whole(
         self, opening: AbstractAsyncContextManager[AsyncConnection], work: Callable[[AsyncConnection], Awaitable[T]]
     ) -> T:
-        # To be shielded always: a connection whose statement is given up runs on in its thread and, if it is the
-        # writer, keeps everybody else from writing.
-        with _translated(self._path):
+        with translated(self._path):
             async with opening as connection:
                 return await work(connection)
 
@@ -256,24 +264,12 @@ async def _changed(connection: AsyncConnection, change: Update) -> Sandbox | Non
 
 async def _looked_back(connection: AsyncConnection, sandbox_id: SandboxId) -> Sandbox:
     """Find out a sandbox's last snapshot, in the transaction of what may have changed it, and return the sandbox."""
-    return to_sandbox((await connection.execute(_look_back(sandboxes.c.id == sandbox_id).returning(sandboxes))).one())
+    return to_sandbox((await connection.execute(look_back(sandboxes.c.id == sandbox_id).returning(sandboxes))).one())
 
 
-def _look_back(condition: ColumnElement[bool]) -> Update:
-    own = (
-        select(snapshots.c.id)
-        .where(snapshots.c.sandbox_id == sandboxes.c.id)
-        .order_by(snapshots.c.created_at.desc(), snapshots.c.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    origin = select(snapshots.c.id).where(snapshots.c.id == sandboxes.c.from_snapshot).scalar_subquery()
-    return update(sandboxes).where(condition).values(last_snapshot=func.coalesce(own, origin))
-
-
-def _behind(table: Table, after: Position) -> ColumnElement[bool]:
-    same_moment = and_(table.c.created_at == after.created_at, table.c.id < after.id)
-    return or_(table.c.created_at < after.created_at, same_moment)
+def _account(row: Any, held: list[Interval]) -> Account:
+    sandbox = to_sandbox(row)
+    return Account(sandbox, row.changed_at if sandbox.state is State.DELETED else None, held)
 
 
 async def _holder(connection: AsyncConnection, workspace: WorkspaceId, claim: Claim) -> Sandbox | None:
@@ -300,45 +296,3 @@ async def _insert(connection: AsyncConnection, sandbox: Sandbox, claim: Claim | 
         await connection.execute(delete(claims).where(held))
         row = {"workspace": sandbox.workspace, "key": claim.key, "digest": claim.digest, "sandbox_id": sandbox.id}
         await connection.execute(insert(claims).values(**row))
-
-
-def _engine(path: Path, *, readonly: bool) -> AsyncEngine:
-    # The driver's own isolation level is None: it would begin transactions late and only before some statements, so
-    # `_begin` does it. Readers are in autocommit: one statement is one snapshot, without a transaction around it.
-    engine = create_async_engine(
-        f"sqlite+aiosqlite:///{path}",
-        pool_size=2 if readonly else 1,
-        max_overflow=0,
-        pool_timeout=_BUSY_TIMEOUT_S,
-        connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": None},
-        **({"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True} if readonly else {}),
-    )
-    event.listen(engine.sync_engine, "connect", _prepare_reader if readonly else _prepare_writer)
-    if not readonly:
-        event.listen(engine.sync_engine, "begin", _begin)
-    return engine
-
-
-def _prepare_writer(connection: Any, _record: Any) -> None:
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _prepare_reader(connection: Any, _record: Any) -> None:
-    connection.execute("PRAGMA query_only = ON").close()
-
-
-def _begin(connection: Any) -> None:
-    # Taking the write lock at once means waiting for it here, never failing half-way.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except IntegrityError:
-        raise
-    except SQLAlchemyError as error:
-        reason = getattr(error, "orig", None) or error
-        raise Failed(f"the database {path} could not be used: {reason}") from error

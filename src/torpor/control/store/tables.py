@@ -1,21 +1,20 @@
-"""The tables of the control plane's database, and how rows become sandboxes and snapshots."""
+"""The tables of the control plane's database."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
     Index,
     Integer,
     MetaData,
-    Row,
     String,
     Table,
     Text,
@@ -24,14 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from torpor.control.store.contract import SnapshotRecord
-from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
-from torpor.model.lifecycle import State
-from torpor.model.sandbox import Sandbox
-from torpor.model.snapshot import Cost, Kind
-
 # The newest revision in migrations/versions.
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,6 +65,12 @@ sandboxes = Table(
     Column("parent", String(64)),
     Column("from_snapshot", String(64)),
     Column("last_snapshot", String(64)),
+    Column("idle_timeout_seconds", Integer),
+    Column("on_idle", String(16), nullable=False, server_default="hibernate"),
+    Column("on_crash", String(16), nullable=False, server_default="fail"),
+    Column("checkpoint_every_seconds", Integer),
+    Column("checkpoint_every_execs", Integer),
+    Column("checkpoint_keep", Integer, nullable=False, server_default="3"),
 )
 
 # The conditions of the indices. Queries use these very texts: SQLite takes a partial index only where it can see that
@@ -163,87 +162,38 @@ claims = Table(
 )
 Index("claims_sandbox", claims.c.sandbox_id)
 
+# The ledger. What is not open any more is never written again. `mark_...`: the last reading that went into a ledger.
+intervals = Table(
+    "intervals",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("sandbox_id", String(64), ForeignKey("sandboxes.id", ondelete="CASCADE"), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("began_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime, nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("cpu_seconds", Float, nullable=False),
+    Column("resident_byte_seconds", Float, nullable=False),
+    Column("disk_bytes", BigInteger, nullable=False),
+    Column("mark_cpu_seconds", Float, nullable=False),
+    Column("mark_resident_byte_seconds", Float, nullable=False),
+)
+IS_OPEN = text("is_open = 1")
+Index("intervals_sandbox", intervals.c.sandbox_id, intervals.c.began_at, intervals.c.id)
+# It also keeps a second one from being opened.
+Index("intervals_open", intervals.c.sandbox_id, unique=True, sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
 
-def to_row(sandbox: Sandbox) -> dict[str, Any]:
-    """Return a sandbox as the columns of a new row."""
-    return {
-        "id": sandbox.id,
-        "workspace": sandbox.workspace,
-        "template": sandbox.template,
-        "state": sandbox.state.value,
-        "created_at": sandbox.created_at,
-        "changed_at": sandbox.created_at,
-        "cpu": sandbox.cpu,
-        "memory_mb": sandbox.memory_mb,
-        "disk_gb": sandbox.disk_gb,
-        "expires_at": sandbox.expires_at,
-        "ttl_seconds": sandbox.ttl_seconds,
-        "name": sandbox.name,
-        "metadata": dict(sandbox.metadata),
-        "boot_ms": sandbox.boot_ms,
-        "reason": sandbox.reason,
-        "parent": sandbox.parent,
-        "from_snapshot": sandbox.from_snapshot,
-        "last_snapshot": sandbox.last_snapshot,
-    }
-
-
-def to_sandbox(row: Row[Any]) -> Sandbox:
-    """Return a row as a sandbox."""
-    return Sandbox(
-        id=SandboxId(row.id),
-        workspace=WorkspaceId(row.workspace),
-        template=TemplateName(row.template),
-        state=State(row.state),
-        created_at=row.created_at,
-        cpu=row.cpu,
-        memory_mb=row.memory_mb,
-        disk_gb=row.disk_gb,
-        expires_at=row.expires_at,
-        ttl_seconds=row.ttl_seconds,
-        name=row.name,
-        metadata=row._mapping["metadata"],
-        boot_ms=row.boot_ms,
-        reason=row.reason,
-        parent=row.parent,
-        from_snapshot=row.from_snapshot,
-        last_snapshot=row.last_snapshot,
-    )
-
-
-def to_snapshot_row(snapshot: SnapshotRecord) -> dict[str, Any]:
-    """Return a snapshot as the columns of a new row."""
-    return {
-        "id": snapshot.id,
-        "workspace": snapshot.workspace,
-        "sandbox_id": snapshot.sandbox,
-        "kind": snapshot.kind.value,
-        "name": snapshot.name,
-        "template": snapshot.template,
-        "created_at": snapshot.created_at,
-        "cpu": snapshot.cpu,
-        "memory_mb": snapshot.memory_mb,
-        "disk_gb": snapshot.disk_gb,
-        "size_bytes": snapshot.size_bytes,
-        "parent_id": snapshot.parent,
-        **asdict(snapshot.cost),
-    }
-
-
-def to_snapshot(row: Row[Any]) -> SnapshotRecord:
-    """Return a row as a snapshot."""
-    return SnapshotRecord(
-        id=SnapshotId(row.id),
-        workspace=WorkspaceId(row.workspace),
-        sandbox=SandboxId(row.sandbox_id),
-        kind=Kind(row.kind),
-        template=TemplateName(row.template),
-        created_at=row.created_at,
-        cpu=row.cpu,
-        memory_mb=row.memory_mb,
-        disk_gb=row.disk_gb,
-        name=row.name,
-        parent=row.parent_id,
-        size_bytes=row.size_bytes,
-        cost=Cost(row.pause_ms, row.took_ms, row.dirty_bytes, row.written_bytes),
-    )
+# No number is used twice, also if the newest events are dropped: somebody may have seen it.
+events = Table(
+    "events",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", UtcTime, nullable=False),
+    Column("workspace", String(64), nullable=False),
+    Column("sandbox_id", String(64), nullable=False),
+    Column("type", String(32), nullable=False),
+    Column("data", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("events_sandbox", events.c.sandbox_id, events.c.number)
+Index("events_at", events.c.at)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 
 from torpor.errors import Conflict, InvalidRequest
-from torpor.host.flow.restore import Birth, restore
+from torpor.host.flow.restore import Birth, Event, restore
 from torpor.host.host import Host
 from torpor.host.live import Incarnation, not_here
 from torpor.host.prepared import Prepared
@@ -20,12 +20,17 @@ from torpor.vmm.driver import Place
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a sandbox is made from: exactly one of the three. `env` is added to what its commands start from."""
+    """What a sandbox is made from: exactly one of the three.
+
+    `env` is added to what its commands start from. `deadline`: when its machine ends at the latest, in seconds since
+    1970 (None: never).
+    """
 
     template: TemplateName | None = None
     snapshot: SnapshotId | None = None
     sleeper: SandboxId | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    deadline: float | None = None
 
 
 async def create(host: Host, sandbox: SandboxId, source: Source) -> Incarnation:
@@ -37,7 +42,8 @@ async def create(host: Host, sandbox: SandboxId, source: Source) -> Incarnation:
         if host.live.find(sandbox) or host.live.sleeper(sandbox):
             raise Conflict(f"the sandbox {sandbox} is already on this host", seen="running", needed=["deleted"])
         place = Place(sandbox, host.layout.sandboxes / sandbox)
-        birth = Birth(Identity(sandbox), source.env, event=None if source.template is not None else "fork")
+        event: Event | None = None if source.template is not None else "fork"
+        birth = Birth(Identity(sandbox), source.env, event, source.deadline)
         incarnation = await restore(_opening(host, source, place), birth)
         host.live.add(incarnation)
         return incarnation

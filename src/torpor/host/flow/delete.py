@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from torpor.host.host import Host
+from torpor.host.live import Incarnation
+from torpor.host.metering import measure
+from torpor.kit.faultpoints import reached
 from torpor.kit.files import remove_tree
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
+from torpor.model.usage import Reading
 
 
-async def delete(host: Host, sandbox: SandboxId) -> None:
-    """End a sandbox; after it only its snapshots are on the host. One that is not here is already deleted."""
+async def delete(host: Host, sandbox: SandboxId) -> Reading | None:
+    """End a sandbox; after it only its snapshots are on the host. One that is not here is already deleted.
+
+    Returns what it had used by then, None if it was not here.
+    """
     async with host.live.lock(sandbox):
-        await shielded(_forget(host, sandbox))
+        return await shielded(_forget(host, sandbox))
 
 
-async def _forget(host: Host, sandbox: SandboxId) -> None:
+async def _forget(host: Host, sandbox: SandboxId) -> Reading | None:
+    used: Reading | None = None
     if (there := host.live.take(sandbox)) is not None:
-        await there.aclose()
+        used = await measure(there) if isinstance(there, Incarnation) else there.usage()
+        await there.end()
+        reached("delete.ended")
     remove_tree(host.layout.sandboxes / sandbox)
+    return used

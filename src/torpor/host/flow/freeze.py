@@ -20,6 +20,7 @@ from torpor.host.host import Host
 from torpor.host.live import Incarnation
 from torpor.host.sleep import BASE, mark_asleep, unmark
 from torpor.host.trouble import translated
+from torpor.kit.faultpoints import reached
 from torpor.kit.files import clone, fsync_path
 from torpor.kit.runs import Written
 from torpor.kit.shielded import shielded
@@ -64,8 +65,8 @@ async def freeze(host: Host, incarnation: Incarnation, order: FreezeOrder) -> Sn
         with host.snapshots.draft(order.id) as draft:
             async with AsyncExitStack() as undo:
                 if not incarnation.stands_still:
-                    undo.push_async_callback(go_on, incarnation)
-                shares = await _get_ready(incarnation, draft, order, watch)
+                    undo.push_async_callback(go_on, incarnation, host.connect_guest)
+                shares = await _get_ready(host, incarnation, draft, order, watch)
                 changes = await _copy(incarnation, draft, shares=shares)
                 if not order.stay:
                     await undo.aclose()  # it goes on; what is left needs only the copy
@@ -77,7 +78,7 @@ async def freeze(host: Host, incarnation: Incarnation, order: FreezeOrder) -> Sn
     return snapshot
 
 
-async def _get_ready(incarnation: Incarnation, draft: Path, order: FreezeOrder, watch: _Watch) -> bool:
+async def _get_ready(host: Host, incarnation: Incarnation, draft: Path, order: FreezeOrder, watch: _Watch) -> bool:
     """Clone the image that the guest's pages go over, flush its disk, and let it stand still.
 
     One that goes on after is stopped as late as can be; for one that leaves all is done at once. Returns whether the
@@ -86,7 +87,7 @@ async def _get_ready(incarnation: Incarnation, draft: Path, order: FreezeOrder, 
     image = incarnation.base.folder / MEMORY
     shares: list[bool] = []
     ahead = [
-        _in_thread(lambda: shares.append(clone(image, draft / MEMORY))),
+        _in_thread(lambda: shares.append(_draft(image, draft))),
         incarnation.machine.read_ahead(image),
         _in_thread(fsync_path, incarnation.place.folder / DISK),
     ]
@@ -94,8 +95,15 @@ async def _get_ready(incarnation: Incarnation, draft: Path, order: FreezeOrder, 
         await together(*ahead)
         ahead.clear()
     watch.stop()
-    await together(stand_still(incarnation, leaving=order.stay), *ahead)
+    await together(stand_still(incarnation, host.connect_guest, leaving=order.stay), *ahead)
+    reached("freeze.stopped")
     return shares == [True]
+
+
+def _draft(image: Path, draft: Path) -> bool:
+    shares = clone(image, draft / MEMORY)
+    reached("freeze.drafted")
+    return shares
 
 
 async def _copy(incarnation: Incarnation, draft: Path, *, shares: bool) -> Changes:
@@ -103,6 +111,7 @@ async def _copy(incarnation: Incarnation, draft: Path, *, shares: bool) -> Chang
     await incarnation.machine.save_state(draft / STATE)
     written = await incarnation.machine.save_memory(draft / MEMORY, like=incarnation.base.folder / MEMORY)
     await _in_thread(clone, incarnation.place.folder / DISK, draft / DISK)
+    reached("freeze.copied")
     return Changes(incarnation.base, written, shares)
 
 
@@ -124,10 +133,12 @@ def _publish(
         cost=watch.cost(changes.memory),
     )
     snapshot = write_manifest(draft, snapshot, sealed)
+    reached("freeze.sealed")
     if not order.stay:
         _appear(host, folder, draft, order.id)
         return snapshot
     mark_asleep(folder, order.id)
+    reached("freeze.marked")
     try:
         _appear(host, folder, draft, order.id)
     except BaseException:
@@ -138,8 +149,10 @@ def _publish(
 
 def _appear(host: Host, folder: Path, draft: Path, snapshot: SnapshotId) -> None:
     host.snapshots.publish(draft, snapshot)
+    reached("freeze.published")
     try:
         link_parts(host.snapshots.path(snapshot), folder / BASE)
+        reached("freeze.linked")
     except BaseException:
         host.snapshots.remove(snapshot)
         raise

@@ -12,7 +12,9 @@ from torpor.host.flow.freeze import FreezeOrder, freeze
 from torpor.host.flow.stillness import QUIESCE_S
 from torpor.host.host import Host
 from torpor.host.live import Incarnation, Sleeper
+from torpor.host.metering import measure, note
 from torpor.host.sleep import clear
+from torpor.kit.faultpoints import reached
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
 from torpor.model.snapshot import Snapshot
@@ -34,11 +36,15 @@ async def hibernate(host: Host, sandbox: SandboxId, order: FreezeOrder) -> Snaps
 
 async def _fall_asleep(host: Host, incarnation: Incarnation, order: FreezeOrder) -> Snapshot:
     snapshot = await freeze(host, incarnation, order)
-    sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place)
+    reached("hibernate.frozen")
+    used = await measure(incarnation)
+    note(incarnation)
+    sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place, used=used)
     host.live.lay_down(sleeper)
     if incarnation.guest.confirmed:  # one that was paused was not to leave; nothing is asked of it again
         await incarnation.guest.quiesce(timeout_s=QUIESCE_S, leaving=True)
     await incarnation.machine.aclose()
+    reached("hibernate.ended")
     sleeper.line = await _line_of(incarnation)
     clear(incarnation.place.folder)
     return snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -11,16 +12,23 @@ from typing import Literal
 
 import structlog
 
-from torpor.errors import TorporError
+from torpor.errors import RestoreFailed, TorporError
 from torpor.guest.client import Guest
-from torpor.host.live import Incarnation
+from torpor.host.live import Incarnation, put_on_record
+from torpor.host.meter import Meter
 from torpor.host.prepared import Prepared
+from torpor.host.record import write_deadline
+from torpor.host.trouble import translated
+from torpor.kit.faultpoints import reached
 from torpor.kit.owning import own
 from torpor.kit.shielded import wait_ended
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId
+from torpor.model.usage import Reading
 
 _log = structlog.get_logger(__name__)
+_NOTHING = Reading()
+_NOT_NOTED = "the machine could not be put on record"
 # The guest bounds each hook; this is for a guest that does not.
 _HOOKS_S = 70.0
 
@@ -31,13 +39,17 @@ Event = Literal["wake", "fork"]
 class Birth:
     """What a frozen guest becomes: who it is, what is added to its environment, and what its hooks are told it was.
 
-    `confirm` is called when the guest has acknowledged all of it and its processes stand still yet; `settle` runs in a
-    thread meanwhile they are let go, and has to be done before anybody hears that the sandbox lives.
+    `deadline`, in seconds since 1970, is noted in its place unless it is None; `counted` is what the sandbox has used
+    so far. `confirm` is called when the guest has acknowledged all of it, its machine is on record, and its processes
+    stand still yet; `settle` runs in a thread meanwhile they are let go, and has to be done before anybody hears that
+    the sandbox lives.
     """
 
     identity: Identity
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # users put secrets there
     event: Event | None = None
+    deadline: float | None = None
+    counted: Reading = _NOTHING
     confirm: Callable[[], None] = lambda: None
     settle: Callable[[], None] = lambda: None
 
@@ -52,17 +64,40 @@ async def restore(opening: Awaitable[Prepared], birth: Birth) -> Incarnation:
     async with AsyncExitStack() as undo:
         prepared = await own(undo, opening)  # a guest that answers, and whose processes stand still
         guest, has_processes = prepared.guest, prepared.base.snapshot is not None
+        _note_deadline(prepared, birth)
         # Entropy, clock, names; acknowledged, else the restore fails.
         hooks = await guest.adopt(identity, env=birth.env, thaw=not has_processes, event=event)
+        reached("restore.adopted")
+        incarnation = _on_record(prepared, birth, boot_ms=round((time.monotonic() - started) * 1000))
         birth.confirm()
+        reached("restore.confirmed")
         if has_processes:
             await _let_go(guest, birth.settle)
+        reached("restore.thawed")
         guest.release()
         if hooks and event is not None:
             await _run_hooks(guest, identity.sandbox_id, event)
         undo.pop_all()
-    boot_ms = round((time.monotonic() - started) * 1000)
-    return Incarnation(identity.sandbox_id, prepared.base, prepared.place, prepared.machine, guest, boot_ms=boot_ms)
+    return incarnation
+
+
+def _note_deadline(prepared: Prepared, birth: Birth) -> None:
+    if birth.deadline is not None:
+        with translated(RestoreFailed, _NOT_NOTED):
+            write_deadline(prepared.place.folder, birth.deadline)
+
+
+def _on_record(prepared: Prepared, birth: Birth, *, boot_ms: int) -> Incarnation:
+    """Note whose the machine is: from here on it outlives this program. What it used before was nobody's."""
+    sandbox, machine = birth.identity.sandbox_id, prepared.machine
+    spent = machine.cpu_seconds() or 0.0
+    before = dataclasses.replace(birth.counted, cpu_seconds=birth.counted.cpu_seconds - spent)
+    incarnation = Incarnation(
+        sandbox, prepared.base, prepared.place, machine, prepared.guest, Meter(machine, before), boot_ms=boot_ms
+    )
+    with translated(RestoreFailed, _NOT_NOTED):
+        put_on_record(incarnation)
+    return incarnation
 
 
 async def _let_go(guest: Guest, settle: Callable[[], None]) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+
+import structlog
 
 from torpor.errors import RestoreFailed
 from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
-from torpor.host.live import Incarnation, Sleeper
+from torpor.host.live import Incarnation, Sleeper, put_on_record
+from torpor.host.metering import measure
+from torpor.host.record import FORMER, NEXT, read_deadline
 from torpor.host.trouble import translated
+from torpor.kit.faultpoints import reached
 from torpor.kit.files import remove_tree
 from torpor.kit.shielded import shielded
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId, SnapshotId
+from torpor.model.usage import Reading
 from torpor.vmm.driver import Place
+
+_log = structlog.get_logger(__name__)
 
 
 async def rollback(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Incarnation:
@@ -28,10 +35,11 @@ async def rollback(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Inca
 
 
 async def _replace(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Incarnation:
-    name = f"next-{secrets.token_hex(8)}"
-    aside = Place(name, host.layout.sandboxes / name)
-    opening = host.preparer.prepare(await asyncio.to_thread(host.snapshots.open, snapshot), aside)
-    incarnation = await restore(opening, Birth(Identity(sandbox), event="wake"))
+    aside = _place(host, f"{NEXT}{sandbox}")
+    frozen = await asyncio.to_thread(host.snapshots.open, snapshot)
+    remove_tree(aside.folder)
+    birth = _birth(host, sandbox)
+    incarnation = await restore(host.preparer.prepare(frozen, aside), birth)
     try:
         with translated(RestoreFailed, "the sandbox's place could not be taken"):
             before = _change_places(host, incarnation, sandbox)
@@ -40,23 +48,52 @@ async def _replace(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Inca
         raise
     host.live.add(incarnation)
     if before is not None:
+        await _count_on(incarnation, before, birth.counted)
         await before.aclose()
     return incarnation
 
 
+def _place(host: Host, name: str) -> Place:
+    return Place(name, host.layout.sandboxes / name)
+
+
+def _birth(host: Host, sandbox: SandboxId) -> Birth:
+    """Return who the incarnation in its place is, with what the sandbox has of deadline and usage."""
+    before = host.live.find(sandbox) or host.live.sleeper(sandbox)
+    if before is None:
+        return Birth(Identity(sandbox), event="wake")
+    deadline = read_deadline(before.place.folder)
+    return Birth(Identity(sandbox), event="wake", deadline=deadline, counted=before.usage())
+
+
+async def _count_on(incarnation: Incarnation, before: Incarnation | Sleeper, counted: Reading) -> None:
+    """Count in what the former incarnation has used since that was counted."""
+    if isinstance(before, Incarnation):
+        used = await measure(before)
+        more_memory = used.resident_byte_seconds - counted.resident_byte_seconds
+        incarnation.meter.add(used.cpu_seconds - counted.cpu_seconds, more_memory)
+        try:
+            put_on_record(incarnation)
+        except OSError as error:
+            _log.warning("what a sandbox used before it was rolled back is not noted", error=str(error))
+
+
 def _change_places(host: Host, incarnation: Incarnation, sandbox: SandboxId) -> Incarnation | Sleeper | None:
     """Give the new incarnation the sandbox's place, and what was there another one; return that. All or nothing."""
-    place = Place(sandbox, host.layout.sandboxes / sandbox)
+    place = _place(host, sandbox)
     before = host.live.find(sandbox) or host.live.sleeper(sandbox)
     if before is None:
         remove_tree(place.folder)
         incarnation.settle(place)
         return None
-    name = f"former-{secrets.token_hex(8)}"
-    before.settle(Place(name, host.layout.sandboxes / name))
+    former = _place(host, f"{FORMER}{sandbox}")
+    remove_tree(former.folder)
+    before.settle(former)
+    reached("rollback.aside")
     try:
         incarnation.settle(place)
     except BaseException:
         before.settle(place)
         raise
+    reached("rollback.replaced")
     return before

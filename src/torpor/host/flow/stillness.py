@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from torpor.errors import Failed, OutcomeUnknown, Unavailable
-from torpor.host.live import Incarnation
+from torpor.host.live import ConnectGuest, Incarnation
 from torpor.kit.shielded import shielded
 
 _log = structlog.get_logger(__name__)
@@ -17,8 +17,8 @@ QUIESCE_S = 10.0
 _HUNG_S = 2.0
 
 
-async def stand_still(incarnation: Incarnation, *, leaving: bool) -> None:
-    """Stop a guest's processes, and then its machine.
+async def stand_still(incarnation: Incarnation, connect: ConnectGuest, *, leaving: bool) -> None:
+    """Stop a guest's processes, and then its machine. A line to it that is cut off is made anew first.
 
     Calls under way wait. New ones wait too, or are refused as Busy if it is `leaving` this machine. A guest that does
     not answer is stopped all the same; its calls cannot be carried over to another machine then. Idempotent. Raises
@@ -27,7 +27,7 @@ async def stand_still(incarnation: Incarnation, *, leaving: bool) -> None:
     if incarnation.stands_still:
         return
     try:
-        await _quiesce(incarnation, leaving=leaving)
+        await _quiesce(incarnation, connect, leaving=leaving)
         await incarnation.machine.pause()
     except BaseException:
         await shielded(_undo(incarnation))
@@ -50,24 +50,25 @@ async def _undo(incarnation: Incarnation) -> None:
         await incarnation.guest.aclose()  # the machine has ended, and nobody has heard of it yet
 
 
-async def _quiesce(incarnation: Incarnation, *, leaving: bool) -> None:
+async def _quiesce(incarnation: Incarnation, connect: ConnectGuest, *, leaving: bool) -> None:
     try:
+        await incarnation.call_again(connect)
         await incarnation.guest.quiesce(timeout_s=QUIESCE_S, hooks=True, leaving=leaving)
     except (Failed, OutcomeUnknown, Unavailable) as error:
         _log.warning("a guest is stopped without its help", sandbox=incarnation.id, error=error.message)
 
 
-async def go_on(incarnation: Incarnation) -> None:
+async def go_on(incarnation: Incarnation, connect: ConnectGuest) -> None:
     """Let a machine run, set its guest's clock, and let its processes go on. Idempotent; not cut short.
 
     Raises SandboxLost if the machine has died, Failed or OutcomeUnknown if a guest that had stopped its processes does
     not confirm that they go on.
     """
     if incarnation.stands_still:
-        await shielded(_go_on(incarnation))
+        await shielded(_go_on(incarnation, connect))
 
 
-async def _go_on(incarnation: Incarnation) -> None:
+async def _go_on(incarnation: Incarnation, connect: ConnectGuest) -> None:
     confirmed = incarnation.guest.confirmed
     try:
         await incarnation.machine.resume()
@@ -76,7 +77,10 @@ async def _go_on(incarnation: Incarnation) -> None:
         raise
     incarnation.stands_still = False
     try:
-        await _thaw(incarnation)
+        if incarnation.is_cut_off:
+            await incarnation.call_again(connect)  # which lets it go on too
+        else:
+            await _thaw(incarnation)
     except (Failed, OutcomeUnknown, Unavailable) as error:
         if confirmed:
             raise

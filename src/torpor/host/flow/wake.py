@@ -34,7 +34,11 @@ async def _wake(host: Host, sleeper: Sleeper) -> Incarnation:
     await asyncio.to_thread(check, sleeper.base)
     folder = sleeper.place.folder
     birth = Birth(
-        Identity(sleeper.id), event="wake", confirm=partial(mark_awake, folder), settle=partial(settle_awake, folder)
+        Identity(sleeper.id),
+        event="wake",
+        counted=sleeper.used,
+        confirm=partial(mark_awake, folder),
+        settle=partial(settle_awake, folder),
     )
     try:
         incarnation = await restore(host.preparer.prepare_again(sleeper.base, sleeper.place, sleeper.line), birth)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Generic, ParamSpec
 
-import httpx2
-
-from torpor.errors import InvalidRequest, OutcomeUnknown
-from torpor.sdk.http import STREAM_SILENCE_S, Call
+from torpor.errors import ExecTimeout, OutcomeUnknown
+from torpor.sdk._async.line import AsyncLine
+from torpor.sdk.listening import Listened
 from torpor.sdk.output import Transcript, Watchers
 from torpor.sdk.results import ExecResult
-from torpor.sdk.sse import EventReader
 from torpor.sdk.waiting import async_deliver
-from torpor.wire.public import MAX_STDIN_BYTES, ExecCommand
 
 if TYPE_CHECKING:
     from torpor.sdk._async.client import AsyncClient
@@ -29,48 +26,41 @@ class AsyncCommands(Generic[P]):
         self.run = run
 
 
-async def follow(client: AsyncClient, path: str, order: ExecCommand, watchers: Watchers) -> ExecResult:
-    """Run a command, hand its output on as it arrives, and return how it ended. Raises as `exec` does."""
-    content = order.model_dump_json(exclude_none=True).encode()
-    call = Call("POST", path, content=content, silence_s=STREAM_SILENCE_S)
-    transcript = Transcript(watchers)
+async def follow(client: AsyncClient, listened: Listened, watchers: Watchers) -> ExecResult:
+    """Run a command, hand its output on as it arrives, and return how it ended. Raises as `exec` does.
+
+    Who is interrupted while waiting for it, or fails on its output, ends it.
+    """
+    line = AsyncLine(client, listened)
     try:
-        return await client.perform(call, lambda response: _listen(client, response, transcript))
+        return await transcribed(line, watchers)
     except OutcomeUnknown as error:
+        if not line.is_over:  # a callback's own
+            await line.kill()
+            raise
         raise OutcomeUnknown(
             f"{error.message}; the command may still be running",
-            hint="look at what it did before running it again",
+            hint=error.hint or "look at what it did before running it again",
             request_id=error.request_id,
         ) from error
+    except BaseException:
+        if not line.is_over:
+            await line.kill()
+        raise
 
 
-async def _listen(client: AsyncClient, response: httpx2.Response, transcript: Transcript) -> ExecResult:
-    events = EventReader()
+async def transcribed(line: AsyncLine, watchers: Watchers, *, is_whole: bool = True) -> ExecResult:
+    """Listen to a command to its end, hand its output on, and return how it ended. Raises as the line does."""
+    transcript = Transcript(watchers)
     try:
-        async for chunk in client.chunks(response):
-            for event in events.feed(chunk):
-                for callback, piece in transcript.feed(event):
-                    await async_deliver(callback, piece)
-    except OutcomeUnknown:
-        # After the exit event only the end of the stream was missing, and the outcome is known.
-        if transcript.exit is None:
-            raise
-    return transcript.result()
-
-
-def encoded_stdin(stdin: str | bytes | None) -> str | None:
-    """Return stdin as the wire wants it. Raises InvalidRequest for what is too long or neither text nor bytes."""
-    if stdin is None:
-        return None
-    if not isinstance(stdin, str | bytes | bytearray | memoryview):
-        raise InvalidRequest(f"stdin has to be text or bytes, not {type(stdin).__name__}")
-    try:
-        data = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("stdin: half a surrogate pair is no character") from error
-    if len(data) > MAX_STDIN_BYTES:
-        raise InvalidRequest(
-            f"stdin is at most {MAX_STDIN_BYTES >> 20} MiB, and this is {len(data)} bytes",
-            hint="upload a file and read it in the command",
-        )
-    return base64.b64encode(data).decode()
+        async with aclosing(line.pieces()) as pieces:
+            async for piece in pieces:
+                for callback, said in transcript.add(piece):
+                    await async_deliver(callback, said)
+    except ExecTimeout as error:
+        if line.is_over:
+            transcript.give_to(error)
+        raise
+    for callback, said in transcript.end():
+        await async_deliver(callback, said)
+    return transcript.result(line.end, is_whole=is_whole)

@@ -11,8 +11,9 @@ from typing import Any, Self, overload
 from torpor.errors import NotFound
 from torpor.sdk._async.client import AsyncClient
 from torpor.sdk._async.snapshot import AsyncSnapshot
+from torpor.sdk.descent import Snapshots
 from torpor.sdk.http import FREEZE_SILENCE_S, Call, changing, making
-from torpor.sdk.orders import Identified, forking, new_ttl, rolling_back, taking, waking
+from torpor.sdk.orders import Identified, forking, new_idle_time, new_ttl, rolling_back, taking, waking
 from torpor.sdk.results import SandboxInfo
 from torpor.sdk.waiting import Answering, Entering, async_enterable
 from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView, Status
@@ -102,9 +103,12 @@ class AsyncLife:
         self._learn(last_snapshot_id=taken.id)
         return taken
 
-    async def snapshots(self) -> list[AsyncSnapshot]:
-        """Return all its snapshots, newest first; those of hibernations and forks too."""
-        return [snapshot async for snapshot in AsyncSnapshot.iterate(self.id, client=self._client)]
+    async def snapshots(self) -> Snapshots[AsyncSnapshot]:
+        """Return all its snapshots, newest first; those of hibernations and forks, and automatic ones too.
+
+        The list prints as a tree: what was taken after what.
+        """
+        return Snapshots([snapshot async for snapshot in AsyncSnapshot.iterate(self.id, client=self._client)])
 
     async def rollback(self, snapshot: Identified | str) -> SandboxInfo:
         """Make it again what it was in a snapshot (or the id of one), under its own id, and let it run.
@@ -168,11 +172,19 @@ class AsyncLife:
         self._info = SandboxInfo.of(await self._client.fetch_as(SandboxView, Call("GET", self._path)))
         return self._info
 
-    async def set_ttl(self, seconds: int) -> SandboxInfo:
-        """Let it end `seconds` from now, whatever its ttl was. Raises InvalidRequest for less than a second."""
-        call = Call("PATCH", f"{self._path}/lifecycle", content=new_ttl(seconds))
-        told = await self._client.fetch_as(Lifecycle, call)
-        return self._learn(ttl_seconds=told.ttl_seconds, expires_at=told.expires_at, persistent=told.persistent)
+    async def set_ttl(self, seconds: int | None) -> SandboxInfo:
+        """Let it end `seconds` from now, whatever its ttl was; with None it is persistent, and has no end.
+
+        Raises InvalidRequest for less than a second.
+        """
+        return await self._change_life(new_ttl(seconds))
+
+    async def set_idle(self, seconds: int | None) -> SandboxInfo:
+        """Let `on_idle` be done to it after `seconds` with nothing in flight; with None idleness changes nothing.
+
+        Raises InvalidRequest for less than a second.
+        """
+        return await self._change_life(new_idle_time(seconds))
 
     async def delete(self) -> None:
         """End it and forget everything in it. Deleting it again does nothing."""
@@ -210,6 +222,15 @@ class AsyncLife:
 
     async def _forked(self, order: bytes) -> Forked:
         return await self._client.fetch_as(Forked, making(f"{self._path}/fork", order, FREEZE_SILENCE_S))
+
+    async def _change_life(self, change: bytes) -> SandboxInfo:
+        told = await self._client.fetch_as(Lifecycle, Call("PATCH", f"{self._path}/lifecycle", content=change))
+        return self._learn(
+            ttl_seconds=told.ttl_seconds,
+            expires_at=told.expires_at,
+            persistent=told.persistent,
+            idle_timeout_seconds=told.idle_seconds,
+        )
 
     def _child(self, view: SandboxView) -> Self:
         return type(self)(self._client, SandboxInfo.of(view))

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Unpack
 
+from torpor.sdk._async import records
 from torpor.sdk._async.client import AsyncClient
-from torpor.sdk._async.commands import AsyncCommands, encoded_stdin, follow
+from torpor.sdk._async.commands import AsyncCommands, follow
 from torpor.sdk._async.filesystem import AsyncFilesystem
 from torpor.sdk._async.life import AsyncLife
-from torpor.sdk.foreign import checked
+from torpor.sdk._async.process import AsyncProcess
+from torpor.sdk._async.thinking import AsyncThinking
 from torpor.sdk.http import Call, making, patience
-from torpor.sdk.orders import Identified, creation, filters, sandbox_id, snapshot_id
+from torpor.sdk.listening import Listened, process_id
+from torpor.sdk.orders import Care, Identified, command, creation, filters, sandbox_id, snapshot_id, starting
 from torpor.sdk.output import Callback, Watchers, require_success
-from torpor.sdk.results import ExecResult, Page, SandboxInfo
+from torpor.sdk.results import Event, ExecResult, Page, SandboxInfo
 from torpor.sdk.shared import shared_async_client
+from torpor.sdk.thinking import Pauses, Thought
+from torpor.sdk.usage import SandboxUsage
 from torpor.sdk.waiting import async_enterable
-from torpor.wire.public import DEFAULT_TTL_SECONDS, ExecCommand, SandboxPage, SandboxView
+from torpor.wire.processes import ProcessList, ProcessView
+from torpor.wire.public import DEFAULT_TTL_SECONDS, SandboxPage, SandboxView
+
+Processes = list[AsyncProcess]
 
 
 class AsyncSandbox(AsyncLife):
@@ -39,6 +48,7 @@ class AsyncSandbox(AsyncLife):
         # Other names of the same things.
         self.files = self.filesystem
         self.commands = AsyncCommands(self.exec)
+        self._pauses = Pauses()
 
     @classmethod
     @async_enterable
@@ -56,6 +66,7 @@ class AsyncSandbox(AsyncLife):
         disk_gb: int | None = None,
         request_timeout: float | None = None,
         client: AsyncClient | None = None,
+        **care: Unpack[Care],
     ) -> AsyncSandbox:
         """Make a sandbox by restoring a template's snapshot, and return it running.
 
@@ -64,9 +75,15 @@ class AsyncSandbox(AsyncLife):
         `disk_gb` are the template's unless given. `request_timeout` is how long to wait for the server, in seconds.
         A create whose answer was lost is tried again under the same key, and makes one sandbox.
 
+        The server looks after it of its own accord where `care` says so. After `idle_timeout_seconds` with nothing in
+        flight `on_idle` is done, "hibernate" or "delete". `on_crash="restore"` puts it back to its last snapshot when
+        its machine dies. Checkpoints are taken every `checkpoint_every_seconds` of running and after every
+        `checkpoint_every_execs` commands, and the newest `checkpoint_keep` (3) of them kept.
+
         Raises InvalidRequest (an unknown template is one), Conflict (the name is taken), NoCapacity, RestoreFailed.
         """
         content = creation(
+            care,
             template=template,
             ttl_seconds=ttl_seconds,
             metadata=dict(metadata or {}),
@@ -95,6 +112,7 @@ class AsyncSandbox(AsyncLife):
         disk_gb: int | None = None,
         request_timeout: float | None = None,
         client: AsyncClient | None = None,
+        **care: Unpack[Care],
     ) -> AsyncSandbox:
         """Make a sandbox from a snapshot (or the id of one), and return it running where the snapshot was taken.
 
@@ -104,6 +122,7 @@ class AsyncSandbox(AsyncLife):
         Raises NotFound, SnapshotCorrupt, RestoreFailed, InvalidRequest, Conflict (the name is taken), NoCapacity.
         """
         content = creation(
+            care,
             from_snapshot=snapshot_id(snapshot),
             ttl_seconds=ttl_seconds,
             metadata=dict(metadata or {}),
@@ -183,27 +202,88 @@ class AsyncSandbox(AsyncLife):
         than 0.
 
         The result holds the first 64 MiB of each stream (`truncated` says if there was more). It is never run twice: a
-        call whose connection breaks raises, and is not tried again.
+        call whose connection breaks goes on listening to the same command where it was, until it has heard nothing for
+        a minute (`Retry.reattach_s`), so that a restart of the server is no more than a delay. Who is interrupted in
+        it, by Ctrl-C, cancellation or an error in a callback, ends the command; `start` makes one that runs on.
 
         Raises ExecTimeout (the command and its children are gone; it carries the output so far), CommandFailed (only
-        with `check`), OutcomeUnknown (the connection broke; the command may still be running), InvalidRequest,
+        with `check`), OutcomeUnknown (the server stayed away; the command may still be running), InvalidRequest,
         NotFound, Conflict, SandboxLost.
         """
-        order = checked(
-            ExecCommand,
-            cmd=cmd if isinstance(cmd, str) else [os.fspath(word) for word in cmd],
-            timeout_seconds=timeout_seconds,
-            cwd=cwd,
-            env=dict(env or {}),
-            user=user,
-            stdin_base64=encoded_stdin(stdin),
-            encoding="base64",
-        )
+        order = command(cmd, timeout_seconds=timeout_seconds, cwd=cwd, env=env, user=user, stdin=stdin)
         watchers = Watchers(on_stdout, on_stderr, binary)
-        result = await follow(self._client, f"{self._path}/exec/stream", order, watchers)
+        result = await follow(self._client, Listened(self._path, order), watchers)
         if check:
             require_success(result)
         return result
+
+    async def start(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        timeout_seconds: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: str | bytes | bool = False,
+    ) -> AsyncProcess:
+        """Start a command that runs on its own, and return it running; `attach` finds it again by its id.
+
+        `stdin`: what it reads, or True to keep its input open for `write_stdin`; without it, it reads end-of-file. The
+        rest is as in `exec`; without `timeout_seconds` it runs for as long as its sandbox does. A start whose answer
+        was lost is tried again under the same key, and starts one.
+
+        Raises InvalidRequest, NotFound, Conflict, SandboxLost.
+        """
+        given = None if isinstance(stdin, bool) else stdin
+        order = command(cmd, timeout_seconds=timeout_seconds, cwd=cwd, env=env, user=user, stdin=given)
+        call = making(f"{self._path}/processes", starting(order, open_stdin=stdin is True))
+        return AsyncProcess(self._client, await self._client.fetch_as(ProcessView, call))
+
+    async def attach(self, id: str) -> AsyncProcess:
+        """Return the process with this id, which may have ended. Raises NotFound."""
+        call = Call("GET", f"{self._path}/processes/{process_id(id)}")
+        return AsyncProcess(self._client, await self._client.fetch_as(ProcessView, call))
+
+    async def processes(self) -> Processes:
+        """Return what runs in it and has an id, and what has ended and is remembered, oldest first; `exec`s too."""
+        told = await self._client.fetch_as(ProcessList, Call("GET", f"{self._path}/processes"))
+        return [AsyncProcess(self._client, view) for view in told.items]
+
+    def thinking(self) -> AsyncThinking:
+        """Let it hibernate while the block waits for something else, if the wait is long enough to be worth it.
+
+            async with sbx.thinking() as pause:
+                plan = await model.answer(prompt)
+            print(pause)        # waited 12.4 s, asleep for 9.8 s of it
+
+        It is hibernated once the wait has lasted longer than hibernating and waking take in this sandbox, measured as
+        it goes; what the waits so far were like can make that later. At the end of the block it is awake. A
+        command in the block just wakes it. `thought` sums up all these waits.
+
+        A hibernation that fails is told in the report and harms nothing. Leaving the block raises what keeps the
+        sandbox from being woken, as `wake` does.
+        """
+        return AsyncThinking(self, self._client, self._pauses)
+
+    @property
+    def thought(self) -> Thought:
+        """What `thinking` has come to so far, on this object."""
+        return self._pauses.thought
+
+    async def usage(self, since: datetime | None = None, until: datetime | None = None) -> SandboxUsage:
+        """Return what it used from `since` to `until`, and what that costs; all of its life unless said otherwise."""
+        return await records.sandbox_usage(self._client, self.id, since, until)
+
+    async def events(
+        self, cursor: str | None = None, *, follow: bool = False, types: Sequence[str] = ()
+    ) -> AsyncGenerator[Event, None]:
+        """Yield what happened to it, oldest first: what came after `cursor` (an event's), of these `types` if given.
+
+        With `follow` it goes on with each event as it happens, and a broken connection is made anew from the last one.
+        """
+        async for event in records.events(self._client, f"{self._path}/events", cursor, follow=follow, types=types):
+            yield event
 
     async def logs(self) -> str:
         """Return what its machine wrote on the console."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -10,14 +11,19 @@ import httpx2
 from pydantic import BaseModel
 
 from torpor.errors import TorporError
+from torpor.sdk._sync import records
 from torpor.sdk._sync.templates import Templates
 from torpor.sdk.body import sync_pieces
 from torpor.sdk.foreign import decoded, error_of, translated
 from torpor.sdk.forks import renew_after_fork
 from torpor.sdk.http import Call, connection_settings, patience, timeouts
+from torpor.sdk.orders import Identified, sandbox_id
+from torpor.sdk.results import Event
 from torpor.sdk.retry import Attempts, Retry
 from torpor.sdk.settings import locate
+from torpor.sdk.usage import SandboxUsage, UsageReport
 from torpor.sdk.waiting import sync_sleep
+from torpor.wire.usage import LiveList
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -58,6 +64,55 @@ class Client:
     def api(self) -> str:
         """The server's URL."""
         return self._server.url
+
+    def usage(
+        self,
+        metadata: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> UsageReport:
+        """Return what all sandboxes with all of `metadata` used from `since` to `until`; deleted ones too."""
+        return records.usage(self, metadata, since, until)
+
+    def usage_csv(
+        self,
+        metadata: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> str:
+        """Return the same as CSV: a header row, and a line for each sandbox."""
+        return records.usage_csv(self, metadata, since, until)
+
+    def sandbox_usage(
+        self, sandbox: Identified | str, since: datetime | None = None, until: datetime | None = None
+    ) -> SandboxUsage:
+        """Return what a sandbox (or its id) used from `since` to `until`, also one that was deleted."""
+        return records.sandbox_usage(self, sandbox_id(sandbox), since, until)
+
+    def metrics(self) -> LiveList:
+        """Return how all living sandboxes stand at this moment."""
+        return self.fetch_as(LiveList, Call("GET", "/metrics"))
+
+    def events(
+        self,
+        cursor: str | None = None,
+        *,
+        sandbox: Identified | str | None = None,
+        follow: bool = False,
+        types: Sequence[str] = (),
+    ) -> Generator[Event, None]:
+        """Yield what happened to all sandboxes, oldest first: what came after `cursor`, of these `types` if given.
+
+        With `sandbox` (or an id, of a deleted one too) only what happened to that. With `follow` it goes on with each
+        event as it happens, and a broken connection is made anew from the last one.
+        """
+        path = "/events" if sandbox is None else f"/sandboxes/{sandbox_id(sandbox)}/events"
+        yield from records.events(self, path, cursor, follow=follow, types=types)
+
+    @property
+    def retry(self) -> Retry:
+        """How calls that did not get through are tried again."""
+        return self._retry
 
     def perform(self, call: Call, take: Callable[[httpx2.Response], T]) -> T:
         """Send a call and return what `take` makes of the successful answer, trying again as the retry policy allows.

@@ -24,7 +24,7 @@ _SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=d
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """File descriptors that QEMU inherits: listening sockets, a connected one for the console, the state to load."""
+    """File descriptors that QEMU inherits: listening sockets, and the state to load."""
 
     monitor: int
     agent: int
@@ -83,7 +83,7 @@ def qemu_argv(
         *("-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off"),
         *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
         *("-device", "virtio-rng-device"),
-        *("-chardev", f"socket,id=console,fd={descriptors.console}", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=console,fd={descriptors.console},server=on,wait=off", "-serial", "chardev:console"),
         *("-chardev", f"socket,id=monitor,fd={descriptors.monitor},server=on,wait=off"),
         *("-mon", "chardev=monitor,mode=control"),
         *(("-incoming", "defer", "-S") if loading else ()),

@@ -1,0 +1,91 @@
+"""What the server keeps account of: usage and events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from torpor.errors import TorporError
+from torpor.sdk.foreign import decoded
+from torpor.sdk.http import STREAM_SILENCE_S, Call
+from torpor.sdk.orders import event_query, filters, period
+from torpor.sdk.results import Event
+from torpor.sdk.retry import Reattaching
+from torpor.sdk.sse import EventReader
+from torpor.sdk.usage import SandboxUsage, UsageReport
+from torpor.sdk.waiting import async_sleep
+from torpor.wire import usage as wire
+from torpor.wire.events import EventPage
+
+if TYPE_CHECKING:
+    from torpor.sdk._async.client import AsyncClient
+
+
+async def sandbox_usage(
+    client: AsyncClient, sandbox_id: str, since: datetime | None, until: datetime | None
+) -> SandboxUsage:
+    """Return what one sandbox used, also one that was deleted."""
+    call = Call("GET", f"/sandboxes/{sandbox_id}/usage", params=period(since, until))
+    return SandboxUsage.of(await client.fetch_as(wire.SandboxUsage, call))
+
+
+async def usage(
+    client: AsyncClient, metadata: Mapping[str, str] | None, since: datetime | None, until: datetime | None
+) -> UsageReport:
+    """Return what all sandboxes with these labels used."""
+    call = Call("GET", "/usage", params=filters(metadata) | period(since, until))
+    return UsageReport.of(await client.fetch_as(wire.UsageReport, call))
+
+
+async def usage_csv(
+    client: AsyncClient, metadata: Mapping[str, str] | None, since: datetime | None, until: datetime | None
+) -> str:
+    """Return the same as a table in CSV."""
+    call = Call("GET", "/usage", params=filters(metadata) | period(since, until) | {"format": "csv"})
+    return (await client.fetch(call)).decode()
+
+
+async def events(
+    client: AsyncClient, path: str, cursor: str | None, *, follow: bool, types: Sequence[str]
+) -> AsyncGenerator[Event, None]:
+    """Yield events after `cursor`, oldest first, to the last there is, or with `follow` for ever."""
+    if follow:
+        async for event in _followed(client, path, cursor, types):
+            yield event
+        return
+    while True:
+        page = await client.fetch_as(EventPage, Call("GET", path, params=event_query(cursor, types)))
+        for event in page.items:
+            yield event
+        if not page.items or page.next_cursor is None:
+            return
+        cursor = page.next_cursor
+
+
+async def _followed(
+    client: AsyncClient, path: str, cursor: str | None, types: Sequence[str]
+) -> AsyncGenerator[Event, None]:
+    patience = Reattaching(client.retry)
+    while True:
+        query = event_query(cursor, types, follow=True)
+        try:
+            response = await client.open(Call("GET", path, params=query, repeatable=False, silence_s=STREAM_SILENCE_S))
+            patience.opened()
+            try:
+                reader = EventReader()
+                async for chunk in client.chunks(response):
+                    patience.progress()
+                    for told in reader.feed(chunk):
+                        event = decoded(Event, told.data)
+                        cursor = event.cursor
+                        yield event
+            finally:
+                await response.aclose()
+            delay = client.retry.first_delay_s  # a server that stops ends the stream in good order
+        except TorporError as error:
+            wait = patience.delay_s(error)
+            if wait is None:
+                raise patience.verdict(error) from error.__cause__
+            delay = wait
+        await async_sleep(delay)

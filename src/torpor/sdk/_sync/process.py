@@ -1,0 +1,168 @@
+"""Commands that run on their own, with an id by which they are found again."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Literal
+
+from torpor.errors import InvalidRequest
+from torpor.sdk._sync.commands import transcribed
+from torpor.sdk._sync.line import Line
+from torpor.sdk.body import Body
+from torpor.sdk.foreign import checked
+from torpor.sdk.http import FREEZE_SILENCE_S, Call
+from torpor.sdk.listening import Deadline, Listened
+from torpor.sdk.orders import input_bytes, signal_name
+from torpor.sdk.output import Callback, Output, Watchers, require_success
+from torpor.sdk.results import ExecResult, ProcessInfo
+from torpor.wire.processes import Fed, ProcessView, SendSignal
+
+if TYPE_CHECKING:
+    from torpor.sdk._sync.client import Client
+
+
+class Process:
+    """A command that runs on its own: it outlives who started it, a hibernation, and a restart of the server.
+
+        build = sbx.start("make all")
+        for stream, data in build:        # as it comes, to its end
+            print(stream, data.decode())
+        print(build.exit_code)
+
+        later = sbx.attach(build.id)      # from another program, too
+        print((later.wait()).stdout)
+
+    Losing it here changes nothing about it; `kill` ends it. Of what it wrote the newest 256 MiB of each stream are
+    kept, and `info.stdout_start` says where they begin. Every call wakes a sandbox that hibernates.
+    """
+
+    def __init__(self, client: Client, view: ProcessView) -> None:
+        self._client = client
+        self._info = view
+        self._path = f"/sandboxes/{view.sandbox_id}/processes/{view.id}"
+        self._exit_code = view.exit_code
+
+    @property
+    def id(self) -> str:
+        """Its id, by which `attach` finds it."""
+        return self._info.id
+
+    @property
+    def info(self) -> ProcessInfo:
+        """What the server last said of it; `refresh` asks again."""
+        return self._info
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code as far as it is known here: None until `wait`, `refresh` or its last event has told it."""
+        return self._exit_code
+
+    def refresh(self) -> ProcessInfo:
+        """Ask the server how it stands and return it. Raises NotFound if it is not in the sandbox any more."""
+        self._info = self._client.fetch_as(ProcessView, Call("GET", self._path))
+        self._exit_code = self._info.exit_code
+        return self._info
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        check: bool = False,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+        binary: bool = False,
+    ) -> ExecResult:
+        """Wait for its end, and return that with all its output that is kept, however often it is asked for.
+
+        `timeout`: how long to wait, in seconds; then TimeoutError is raised, and it runs on. The rest is as in `exec`,
+        but that to interrupt the wait ends nothing.
+
+        Raises ExecTimeout if it was killed for outlasting its own timeout, CommandFailed (only with `check`), NotFound,
+        SandboxLost, OutcomeUnknown.
+        """
+        info = self.refresh()
+        # What has ended is only read, and that is not to be cut short.
+        deadline = Deadline(None if info.state == "ended" else timeout)
+        line = self._line(info.stdout_start, info.stderr_start, deadline)
+        is_whole = info.stdout_start == info.stderr_start == 0
+        result = transcribed(line, Watchers(on_stdout, on_stderr, binary), is_whole=is_whole)
+        self._exit_code = result.exit_code
+        if check:
+            require_success(result)
+        return result
+
+    def events(self, stdout_from: int | None = None, stderr_from: int | None = None) -> Generator[Output, None]:
+        """Yield what it writes as (`stream`, `data`), from these offsets (in bytes) to its end.
+
+        Without an offset a stream begins with the oldest byte that is kept. A loop over the process itself is the same.
+
+        Raises as `wait`, and InvalidRequest for an offset that is not kept any more, or beyond what was written.
+        """
+        if stdout_from is None or stderr_from is None:
+            info = self.refresh()
+            stdout_from = info.stdout_start if stdout_from is None else stdout_from
+            stderr_from = info.stderr_start if stderr_from is None else stderr_from
+        line = self._line(stdout_from, stderr_from)
+        with closing(line.pieces()) as pieces:
+            yield from pieces
+        if line.end is not None:
+            self._exit_code = line.end.exit_code
+
+    def __iter__(self) -> Iterator[Output]:
+        return self.events()
+
+    def output(self, from_offset: int = 0, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
+        """Return what it has written so far on a stream, from an offset in bytes on, without waiting for more.
+
+        Raises InvalidRequest for an offset that is not kept any more, or beyond what was written.
+        """
+        info = self.refresh()
+        if stream not in ("stdout", "stderr"):
+            raise InvalidRequest(f"stream has to be stdout or stderr, not {stream!r}")
+        out, err = info.stdout_bytes, info.stderr_bytes
+        wanted = (out if stream == "stdout" else err) - from_offset
+        if wanted == 0:
+            return b""
+        line = self._line(from_offset, err) if stream == "stdout" else self._line(out, from_offset)
+        held = bytearray()
+        with closing(line.pieces()) as pieces:
+            for piece in pieces:
+                if piece.stream == stream:
+                    held += piece.data
+                    if len(held) >= wanted:
+                        break
+        return bytes(held)
+
+    def write_stdin(self, data: str | bytes) -> int:
+        """Write to its input, and return how many bytes it took, when it has taken them; at most 16 MiB at once.
+
+        A write whose answer was lost is not sent again: what it wrote is not known. Raises Conflict if its input is not
+        open or it has ended.
+        """
+        return self._feed(input_bytes(data), close=False)
+
+    def close_stdin(self) -> None:
+        """End its input: it reads end-of-file after what was written."""
+        self._feed(b"", close=True)
+
+    def kill(self, signal: int | str | signals.Signals = signals.SIGKILL) -> None:
+        """Send it a signal: SIGKILL (which ends all its processes) or another, by name or number, to its group.
+
+        Raises Conflict if it has ended, InvalidRequest for what is no signal.
+        """
+        order = checked(SendSignal, signal=signal_name(signal)).model_dump_json().encode()
+        self._client.fetch(Call("POST", f"{self._path}/signal", content=order))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self._info.sandbox_id} state={self._info.state}>"
+
+    def _feed(self, data: bytes, *, close: bool) -> int:
+        query = {"close": "true"} if close else {}
+        call = Call("POST", f"{self._path}/stdin", params=query, body=Body(data), silence_s=FREEZE_SILENCE_S)
+        return (self._client.fetch_as(Fed, call)).bytes
+
+    def _line(self, stdout_from: int, stderr_from: int, deadline: Deadline | None = None) -> Line:
+        listened = Listened(f"/sandboxes/{self._info.sandbox_id}", None, self.id, stdout_from, stderr_from)
+        return Line(self._client, listened, deadline)

@@ -1,0 +1,183 @@
+"""The jobs of the fake host: commands with an id, which outlive whoever listens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torpor import errors
+from torpor.kit.clock import Clock
+from torpor.kit.news import News
+from torpor.kit.shielded import wait_ended
+from torpor.testing.guest import Call, Shell
+from torpor.wire import frames, host
+from torpor.wire.errors import to_body
+
+if TYPE_CHECKING:
+    from torpor.testing.host_machines import FakeMachine
+
+_SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGKILL": 9, "SIGUSR1": 10, "SIGTERM": 15}
+_STREAMS = (frames.Kind.STDOUT, frames.Kind.STDERR)
+_pids = itertools.count(200)
+
+
+class FakeJob:
+    """One command. All it writes is kept. With open input only `cat` reads what is sent later.
+
+    A snapshot does not have it, so neither a fork nor a rollback does.
+    """
+
+    def __init__(self, machine: FakeMachine, order: host.ExecOrder, clock: Clock) -> None:
+        self.order = order
+        self._machine, self._clock = machine, clock
+        self._begun_at, self._began = clock.now().timestamp(), clock.monotonic()
+        self._pid = next(_pids)
+        self._outcome: host.ExecOutcome | None = None
+        self._written = {kind: bytearray() for kind in _STREAMS}
+        self._news = News()
+        self._signal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._input: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._is_open = isinstance(order, host.JobOrder) and order.open_stdin
+        self._task = asyncio.create_task(self._run())
+        machine.started.set()
+
+    def described(self) -> host.Job:
+        """Return the job as a host tells it."""
+        argv = self.order.argv
+        return host.Job(
+            id=self.order.job or "",
+            command=argv[2] if argv[:2] == ["/bin/sh", "-c"] else " ".join(argv),
+            user=self.order.user,
+            pid=self._pid,
+            waited_for=not isinstance(self.order, host.JobOrder),
+            started_at=self._begun_at,
+            stdout_bytes=len(self._written[frames.Kind.STDOUT]),
+            stderr_bytes=len(self._written[frames.Kind.STDERR]),
+            outcome=self._outcome,
+        )
+
+    def checked(self, order: host.ExecOrder) -> FakeJob:
+        """Return the job if an order is the one that started it. Raises Conflict."""
+        fields = ("argv", "env", "cwd", "user", "timeout_s", "stdin")
+        if any(getattr(order, name) != getattr(self.order, name) for name in fields):
+            raise errors.Conflict(f"the process {self.order.job} was started by another order")
+        return self
+
+    def listen(self, stdout_from: int, stderr_from: int, cut: asyncio.Event) -> AsyncIterator[bytes]:
+        """Return the frames from offsets on, and the exit, as they come; they break off where the host is `cut` off."""
+        at = dict(zip(_STREAMS, (stdout_from, stderr_from), strict=True))
+        for kind, offset in at.items():
+            if offset > len(self._written[kind]):
+                raise errors.InvalidRequest(f"{offset} is beyond what the process has written")
+        return self._frames(at, cut)
+
+    async def _frames(self, at: dict[frames.Kind, int], cut: asyncio.Event) -> AsyncIterator[bytes]:
+        while True:
+            coming = self._news.coming
+            for kind in _STREAMS:
+                while chunk := bytes(self._written[kind][at[kind] : at[kind] + frames.MAX_PAYLOAD]):
+                    at[kind] += len(chunk)
+                    yield frames.encode(frames.Frame(kind, chunk))
+            if (last := self._last()) is not None:
+                yield frames.encode(last)
+                return
+            await _first(coming, self._machine.died, cut)
+            if cut.is_set():
+                raise ConnectionResetError("the host agent was killed")
+
+    def feed(self, data: bytes, *, close: bool) -> None:
+        """Take input. Raises Conflict if nothing reads it."""
+        if self._outcome is not None or not self._is_open:
+            raise errors.Conflict(f"the input of {self.order.job} is closed")
+        self._input.put_nowait(data)
+        if close:
+            self._is_open = False
+            self._input.put_nowait(None)
+
+    def signal(self, name: str) -> None:
+        """End the command by a signal. Raises InvalidRequest for one that is none, Conflict if it has ended."""
+        if name not in _SIGNALS:
+            raise errors.InvalidRequest(f"there is no signal {name}")
+        if self._outcome is not None or self._signal.done():
+            raise errors.Conflict(f"the process {self.order.job} has ended")
+        self._signal.set_result(name)
+
+    async def aclose(self) -> None:
+        """End the command, if it runs, without a word."""
+        self._task.cancel()
+        await wait_ended(self._task)
+
+    def _last(self) -> frames.Frame | None:
+        if not self._machine.facts.alive or self._machine.died.is_set():
+            lost = errors.SandboxLost(self._machine.facts.reason or "the machine was closed")
+            return frames.Frame(frames.Kind.ERROR, to_body(lost).model_dump_json().encode())
+        if self._outcome is None:
+            return None
+        return frames.Frame(frames.Kind.EXIT, self._outcome.model_dump_json().encode())
+
+    async def _run(self) -> None:
+        command = asyncio.create_task(self._command())
+        timer = asyncio.create_task(self._clock.sleep(self.order.timeout_s or 10**9))
+        death = asyncio.create_task(self._machine.died.wait())
+        held: list[asyncio.Future[Any]] = [command, timer, death, self._signal]
+        try:
+            await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+            await _first(self._machine.goes, self._machine.died)
+        finally:
+            self._outcome = self._ended(command, timer)
+            self._news.ring()
+            for task in (command, timer, death):
+                task.cancel()
+                await wait_ended(task)
+
+    def _ended(self, command: asyncio.Task[int], timer: asyncio.Task[None]) -> host.ExecOutcome:
+        duration_ms = round((self._clock.monotonic() - self._began) * 1000)
+        if command.done() and not command.cancelled() and command.exception() is None:
+            return host.ExecOutcome(exit_code=command.result(), duration_ms=duration_ms)
+        name = self._signal.result() if self._signal.done() and not self._signal.cancelled() else "SIGKILL"
+        return host.ExecOutcome(
+            exit_code=128 + _SIGNALS[name],
+            signal=name,
+            timed_out=timer.done() and not timer.cancelled() and not command.done(),
+            duration_ms=duration_ms,
+        )
+
+    async def _command(self) -> int:
+        order = self.order
+        if order.argv == ["cat"] and self._is_open:
+            return await self._cat()
+        call = Call(
+            words=order.argv,
+            stdin=base64.b64decode(order.stdin or ""),
+            env=self._machine.env | order.env,
+            cwd=order.cwd or "/root",
+            user=order.user or "root",
+            out=partial(self._write, frames.Kind.STDOUT),
+            err=partial(self._write, frames.Kind.STDERR),
+        )
+        return await Shell(self._machine.files, self._clock, self._machine.counters).run(call)
+
+    async def _cat(self) -> int:
+        while (data := await self._input.get()) is not None:
+            await self._write(frames.Kind.STDOUT, data)
+        return 0
+
+    async def _write(self, kind: frames.Kind, data: bytes) -> None:
+        await self._machine.goes.wait()
+        self._written[kind] += data
+        self._news.ring()
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Return when one of the events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)

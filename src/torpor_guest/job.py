@@ -1,0 +1,210 @@
+"""One job: a command with an id. It keeps what it writes and how it ended, whoever listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torpor_guest import protocol, spawn
+from torpor_guest.connection import SendsOnly, Stream
+from torpor_guest.execs import Execs, Wish
+from torpor_guest.pipes import InputPipe, opened
+from torpor_guest.process import Outcome, Process, last_words
+from torpor_guest.refusal import Refusal
+from torpor_guest.spool import Spool
+from torpor_guest.spooled import Ear, SpooledPipe, check_offset
+
+# What is kept of one stream at most. Of an exec nothing is dropped that was not heard; then it has to wait.
+_EXEC_KEEPS = 16 * 1024 * 1024
+_STARTED_KEEPS = 256 * 1024 * 1024
+
+
+class Manner(NamedTuple):
+    """How a job is run: `waited_for` by an exec or on its own; with a stdin; one that stays open for what is sent
+    later.
+    """
+
+    waited_for: bool
+    with_input: bool
+    stays_open: bool = False
+
+
+class Job:
+    """A command with an id.
+
+    `mark` tells its order from others. `held`: how much its spools keep in memory. `on_end` is called with it when it
+    has ended.
+    """
+
+    def __init__(self, execs: Execs, name: str, wish: Wish, manner: Manner, held: int) -> None:
+        self.name, self.manner = name, manner
+        self.mark = mark_of(wish, manner)
+        self.started_at = time.time()
+        self.outcome: Outcome | None = None
+        self.on_end: Callable[[Job], None] = lambda _: None
+        self.listeners: list[Listener] = []
+        self.feeder: object | None = None
+        self._shown, self._user, self._null = wish.shown(), wish.user, execs.null
+        self._process = Process(execs, wish.timeout_s, self._ended)
+        keeps = _EXEC_KEEPS if manner.waited_for else _STARTED_KEEPS
+
+        def output() -> SpooledPipe:
+            spool = Spool(keeps, held)
+            return SpooledPipe(execs.loop, execs.null, spool, keeps_all=manner.waited_for)
+
+        needs_pipe = manner.with_input or manner.stays_open
+        out, err, self.input = opened(output, output, (lambda: InputPipe(execs.loop)) if needs_pipe else None)
+        self.outputs = (out, err)
+
+    def start(self, order: spawn.Order) -> None:
+        """Start it. Raises Refusal; a program that cannot be run is a job that has ended."""
+        stdin = self._null if self.input is None else self.input.child_end
+        pipes: list[SpooledPipe | InputPipe] = [*self.outputs, *([self.input] if self.input else [])]
+        try:
+            self._process.start(order, spawn.Streams(stdin, *(pipe.child_end for pipe in self.outputs)))
+        except BaseException as error:
+            for pipe in pipes:
+                pipe.abandon()
+            if not isinstance(error, spawn.CannotRun):
+                raise
+            self.outputs[1].spool.add(last_words(order.argv[0], error), 0)
+            self._ended(self._process.cannot_run(error))
+            return
+        for pipe in pipes:
+            pipe.begin()
+
+    def _ended(self, outcome: Outcome) -> None:
+        if self.input is not None:
+            self.input.close()
+        for pipe in self.outputs:
+            pipe.command_ended()
+        self.outcome = outcome
+        for listener in self.listeners.copy():
+            listener.settle()
+        self.on_end(self)
+
+    @property
+    def size(self) -> int:
+        """How many bytes of output it keeps."""
+        return self.outputs[0].spool.size + self.outputs[1].spool.size
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group, or SIGKILL to all its processes. Raises Refusal if it has ended."""
+        if not self._process.signal(number):
+            raise Refusal("conflict", f"the process {self.name} has ended")
+
+    def result(self) -> dict[str, Any]:
+        """Return how it ended, and how much it has written by then."""
+        stdout, stderr = self.outputs
+        return {**(self.outcome or {}), "stdout_bytes": stdout.spool.end, "stderr_bytes": stderr.spool.end}
+
+    def description(self) -> dict[str, Any]:
+        """Return what is told of it: the fields of the host's `Job`."""
+        stdout, stderr = (pipe.spool for pipe in self.outputs)
+        return {
+            "id": self.name,
+            "command": self._shown,
+            "user": self._user,
+            "pid": self._process.pid if self._process.running else None,
+            "waited_for": self.manner.waited_for,
+            "started_at": self.started_at,
+            "stdout_bytes": stdout.end,
+            "stderr_bytes": stderr.end,
+            "stdout_start": stdout.start,
+            "stderr_start": stderr.start,
+            "outcome": self.outcome,
+        }
+
+    def forget(self) -> None:
+        """Keep nothing of it any more."""
+        for pipe in self.outputs:
+            pipe.spool.close()
+
+
+def mark_of(wish: Wish, manner: Manner) -> int:
+    """Return a number by which an order is known again, for as long as the agent lives.
+
+    Two that differ have the same one by accident once in 2**64 times, and an order as it is can be long.
+    """
+    argv, env, *rest = wish
+    return hash((tuple(argv), frozenset(env.items()), *rest, *manner))
+
+
+class Feeder:
+    """Passes to a job's stdin, from its first byte on, what a stream brings; what came before already is passed over.
+
+    So a host that does not know how much of it has arrived may send it again.
+    """
+
+    def __init__(self, stream: Stream, job: Job) -> None:
+        self._stream, self._job = stream, job
+        self._at = 0
+
+    def take(self, payload: memoryview) -> None:
+        """Pass on the next bytes."""
+        size, pipe = len(payload), self._job.input
+        if pipe is None:
+            self._stream.consumed(size)
+            return
+        skip = min(max(pipe.taken - self._at, 0), size)
+        self._at += size
+        pipe.take(payload, self._stream, skip)
+
+    def end(self) -> None:
+        """That was all; the job's stdin ends with it, unless it is to stay open."""
+        if self._job.input is not None and not self._job.manner.stays_open:
+            self._job.input.end()
+
+
+class Listener(SendsOnly):
+    """One stream that hears a job from two offsets on, and then how it ended."""
+
+    def __init__(self, stream: Stream, job: Job, starts: tuple[int, int]) -> None:
+        self._stream, self._job = stream, job
+        stdout, stderr = job.outputs
+        check_offset("stdout_from", starts[0], stdout.spool)
+        check_offset("stderr_from", starts[1], stderr.spool)
+        self._ears = (
+            Ear(self, stream, protocol.OUTPUT, stdout, starts[0]),
+            Ear(self, stream, protocol.ERRORS, stderr, starts[1]),
+        )
+        stream.operation = self
+        job.listeners.append(self)
+        for ear in self._ears:
+            ear.begin()
+        if job.outcome is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Tell how the job ended, once it has and everything before was told."""
+        if self._job.outcome is not None and self._ears[0].caught_up and self._ears[1].caught_up:
+            self._stream.result(self._job.result())
+            self.leave()
+
+    def leave(self) -> None:
+        """Listen no more."""
+        self._job.listeners.remove(self)
+        for ear in self._ears:
+            ear.leave()
+
+    def on_cancel(self) -> None:
+        self.leave()
+        self._stream.refuse(Refusal("cancelled", "the host gave up"))
+
+    def on_drop(self) -> None:
+        self.leave()
+
+
+class Waiting(Listener):
+    """A listener who brings the job's stdin, too."""
+
+    def __init__(self, stream: Stream, job: Job, starts: tuple[int, int]) -> None:
+        self._feeder = Feeder(stream, job)
+        super().__init__(stream, job, starts)
+
+    def on_data(self, payload: memoryview) -> None:
+        self._feeder.take(payload)
+
+    def on_end(self) -> None:
+        self._feeder.end()

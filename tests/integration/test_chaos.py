@@ -1,0 +1,60 @@
+"""Ten thousand random calls from eight threads, while servers and machines are killed in the middle of them."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from chaos import Killer, run
+from fake_world import FakeWorld
+from torpor.control.reconcile import reconcile
+from torpor.control.service.plane import DEFAULT_WORKSPACE
+from torpor.control.store.contract import AccountListing
+from torpor.model.lifecycle import State
+
+WORKERS = 8
+CALLS = int(os.environ.get("TORPOR_CHAOS_CALLS", "10000"))
+NOTHING: dict[str, Any] = {"params": {}, "content": None, "json": None, "key": None}
+ALIVE = {"running", "paused"}
+
+
+def test_ten_thousand_calls_lose_nothing_while_servers_and_machines_are_killed(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, seed=4)
+    with world.started():
+        killer = Killer(world, machines=0.01, servers=0.02)
+        run(world, killer, workers=WORKERS, calls=CALLS // WORKERS, seed=4)
+        assert killer.servers_killed >= CALLS / 1000
+        assert killer.machines_killed >= CALLS / 1000
+        server = world.server
+        assert server.call(reconcile(server.plane)) == 0, "what is recorded is how things are"
+        check_nothing_is_left_over(world)
+        check_the_ledger(world)
+
+
+def check_nothing_is_left_over(world: FakeWorld) -> None:
+    """Every machine, folder and snapshot belongs to somebody, and there are no drafts."""
+    rig = world.server.rig
+    listed = world.request("GET", "/sandboxes", **NOTHING | {"params": {"limit": "1000"}}).body["items"]
+    states = {item["id"]: item["status"] for item in listed}
+    assert set(states.values()) <= {"running", "paused", "hibernated", "failed"}
+    there = {one for one, state in states.items() if state != "failed"}
+    assert {machine.place.name for machine in rig.driver.running} == {one for one in there if states[one] in ALIVE}
+    folders = {entry.name for entry in rig.layout.sandboxes.iterdir()}
+    assert there <= folders <= set(states)
+    recorded = world.request("GET", "/snapshots", **NOTHING | {"params": {"limit": "1000"}}).body["items"]
+    assert {entry.name for entry in rig.layout.snapshots.iterdir()} == {item["id"] for item in recorded}
+
+
+def check_the_ledger(world: FakeWorld) -> None:
+    """Of each sandbox there is one interval after another from its beginning, without a gap and without an overlap."""
+    server = world.server
+    accounts = server.call(world.store.accounts(AccountListing(DEFAULT_WORKSPACE)))
+    assert len(accounts) > WORKERS
+    for account in accounts:
+        intervals = account.intervals
+        assert intervals[0].began_at == account.sandbox.created_at
+        assert all(one.ended_at == other.began_at for one, other in pairwise(intervals))
+        is_open = [interval.is_open for interval in intervals]
+        assert is_open == [False] * (len(intervals) - 1) + [account.sandbox.state is not State.DELETED]
