@@ -25,8 +25,8 @@ from torpor.control.service.snapshots import keep, tidy
 from torpor.control.store.contract import Facts
 from torpor.errors import TorporError
 from torpor.kit.race import Overtaken, race
-from torpor.model.ids import SandboxId, SnapshotId
-from torpor.model.lifecycle import State
+from torpor.model.ids import SandboxId, SnapshotId, sibling_id
+from torpor.model.lifecycle import DELETE, State
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Kind
 from torpor.wire.host import Incarnation
@@ -71,7 +71,8 @@ def decide(sandbox: Sandbox | None, found: Incarnation | None) -> Verdict:
         return Verdict.CLOSE if sandbox.state is State.CREATING else Verdict.LOST
     verdict, state = _FOUND[found.status]
     if sandbox.state is State.CREATING:
-        return verdict if verdict is Verdict.RUNS else Verdict.CLOSE
+        # Children come to be all or none. One that is not recorded yet has siblings of which that is not known.
+        return verdict if verdict is Verdict.RUNS and sandbox.parent is None else Verdict.CLOSE
     return Verdict.NOTHING if sandbox.state is state else verdict
 
 
@@ -128,6 +129,7 @@ async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, fo
     if sandbox is None:
         return
     if verdict is Verdict.CLOSE:
+        await _end_siblings(plane, sandbox)
         await plane.gate.correct(sandbox, State.DELETED, reading=reading)
     elif verdict is Verdict.LOST:
         # Before it is recorded, so that whoever reads that it failed finds that it is being mended.
@@ -136,6 +138,20 @@ async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, fo
     elif verdict in _STATES and found is not None:
         since = await _asleep_since(plane, sandbox_id) if verdict is Verdict.SLEEPS else None
         await plane.gate.correct(sandbox, _STATES[verdict], since=since, reading=reading, **_facts(sandbox, found))
+
+
+async def _end_siblings(plane: Plane, sandbox: Sandbox) -> None:
+    """Delete the children that are recorded of a fork whose first, which is recorded last, did not come to be."""
+    if sandbox.state is not State.CREATING or sandbox.parent is None:
+        return
+    for number in itertools.count(1):
+        sibling = await plane.store.get(sibling_id(sandbox.id, number))
+        if sibling is None:
+            return
+        if sibling.state in DELETE.starts:
+            async with plane.gate.passage(sibling.id, DELETE) as crossing:
+                if not crossing.holds:
+                    crossing.reading = reading_of(await plane.host.close(sibling.id))
 
 
 async def _asleep_since(plane: Plane, sandbox_id: SandboxId) -> datetime | None:

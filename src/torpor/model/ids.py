@@ -43,6 +43,11 @@ def sandbox_id_from(*origin: str) -> SandboxId:
     return SandboxId("sbx-" + _derived(origin))
 
 
+def sibling_id(first: SandboxId, number: int) -> SandboxId:
+    """Return the id of the child `number` (1 and up) that is made together with the first child of a fork."""
+    return sandbox_id_from(first, str(number))
+
+
 def snapshot_id_from(*origin: str) -> SnapshotId:
     """Return the snapshot id that belongs to `origin`: the same words always give the same id."""
     return SnapshotId("snp-" + _derived(origin))

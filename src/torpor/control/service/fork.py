@@ -20,7 +20,7 @@ from torpor.control.service.snapshots import delete_snapshot, tidy
 from torpor.control.store.contract import Claim
 from torpor.errors import Busy, Conflict, InvalidRequest, TorporError
 from torpor.kit.shielded import shielded
-from torpor.model.ids import SandboxId, SnapshotId, new_sandbox_id, new_snapshot_id, sandbox_id_from
+from torpor.model.ids import SandboxId, SnapshotId, new_sandbox_id, new_snapshot_id, sibling_id
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Kind
@@ -99,7 +99,7 @@ def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox) -> list[Sandbox]
 
 
 def _siblings(first: SandboxId, wish: ForkSandbox) -> list[SandboxId]:
-    return [sandbox_id_from(first, str(number)) for number in range(1, wish.count or 1)]
+    return [sibling_id(first, number) for number in range(1, wish.count or 1)]
 
 
 async def _children_of_then(plane: Plane, first: Sandbox, wish: ForkSandbox) -> list[Sandbox]:
