@@ -21,12 +21,13 @@ _STARTED_KEEPS = 256 * 1024 * 1024
 
 
 class Manner(NamedTuple):
-    """How a job is run: `waited_for` by an exec or on its own; with a stdin; one that stays open for what is sent
-    later.
+    """How a job is run: `waited_for` by an exec or on its own; with a stdin, by whose `digest` it is known again; one
+    that stays open for what is sent later.
     """
 
     waited_for: bool
     with_input: bool
+    digest: str | None = None
     stays_open: bool = False
 
 
@@ -75,14 +76,16 @@ class Job:
             pipe.begin()
 
     def _ended(self, outcome: Outcome) -> None:
-        if self.input is not None:
-            self.input.close()
-        for pipe in self.outputs:
-            pipe.command_ended()
-        self.outcome = outcome
-        for listener in self.listeners.copy():
-            listener.settle()
-        self.on_end(self)
+        try:
+            if self.input is not None:
+                self.input.close()
+            for pipe in self.outputs:
+                pipe.command_ended()
+        finally:  # whatever became of its last words, it has ended
+            self.outcome = outcome
+            for listener in self.listeners.copy():
+                listener.settle()
+            self.on_end(self)
 
     @property
     def size(self) -> int:

@@ -59,16 +59,18 @@ class Jobs:
         }
 
     def exec(self, stream: Stream, request: Request) -> None:
-        """`exec` {job?, argv, env?, cwd?, user?, timeout_s?, stdin?, stdout_from?, stderr_from?}, with INPUT if it says
-        `stdin`: OUTPUT and ERRORS, then RESULT, how it ended. A program that is not there is a result, too.
+        """`exec` {job?, argv, env?, cwd?, user?, timeout_s?, stdin?, stdin_digest?, stdout_from?, stderr_from?}, with
+        INPUT if it says `stdin`: OUTPUT and ERRORS, then RESULT, how it ended. A program that is not there is a result,
+        too.
 
-        With `job` it is started unless it is there, and left alone by CANCEL; without, that kills it.
+        With `job` it is started unless it is there, and left alone by CANCEL; without, that kills it. `stdin_digest` is
+        any text by which the INPUT to come is told from others.
         """
         if request.optional_text("job") is None:
             self._run(stream, request)
             return
         starts = _starts_of(request)
-        manner = Manner(waited_for=True, with_input=request.flag("stdin"))
+        manner = Manner(waited_for=True, with_input=request.flag("stdin"), digest=_digest_of(request))
         job = self._found_or_started(request, manner, began=starts != (0, 0))
         if manner.with_input:
             Waiting(stream, job, starts)
@@ -76,10 +78,11 @@ class Jobs:
             Listener(stream, job, starts)
 
     def start(self, stream: Stream, request: Request) -> None:
-        """`start` {job, argv, ..., stdin?, open?}: RESULT, what it is, once the INPUT is passed on that it has with
-        `stdin`. It is started unless it is there. With `open` its stdin stays open.
+        """`start` {job, argv, ..., stdin?, stdin_digest?, open?}: RESULT, what it is, once the INPUT is passed on that
+        it has with `stdin`. It is started unless it is there. With `open` its stdin stays open.
         """
-        manner = Manner(waited_for=False, with_input=request.flag("stdin"), stays_open=request.flag("open"))
+        has_input, stays_open = request.flag("stdin"), request.flag("open")
+        manner = Manner(waited_for=False, with_input=has_input, digest=_digest_of(request), stays_open=stays_open)
         job = self._found_or_started(request, manner)
         if manner.with_input:
             _Starting(stream, job)
@@ -196,6 +199,10 @@ def _name_of(request: Request) -> str:
     if not 0 < len(name) <= _MAX_NAME:
         raise invalid(f"job must be a text of 1 to {_MAX_NAME} characters")
     return name
+
+
+def _digest_of(request: Request) -> str | None:
+    return request.optional_text("stdin_digest")
 
 
 def _starts_of(request: Request) -> tuple[int, int]:

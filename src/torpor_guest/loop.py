@@ -25,6 +25,9 @@ ONCE = select.EPOLLONESHOT
 
 Handler = Callable[[int], None]
 
+# epoll takes no more than 24 days at once.
+_LONGEST_WAIT_S = 86_400.0
+
 
 class Timer:
     """A call due once. `cancel` is idempotent."""
@@ -118,7 +121,7 @@ class Loop:
             heapq.heappop(self._timers)
         if not self._timers:
             return -1
-        return max(0.0, self._timers[0][0] - time.monotonic())
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_WAIT_S)
 
     def _run_timers(self) -> None:
         if not self._timers:

@@ -128,7 +128,10 @@ class OutputPipe(ReadEnd):
         try:
             size = os.readv(self._fd, [room])
         except BlockingIOError:
-            self._loop.change(self._fd, IN | ONCE)
+            if self._left is not None:  # another process has opened the same pipe, and taken the rest
+                self._finish()
+            else:
+                self._loop.change(self._fd, IN | ONCE)
             return 0
         self.count += size
         if size == 0:

@@ -23,14 +23,17 @@ class SpooledPipe(ReadEnd):
     """A job's stdout or stderr.
 
     It is read as long as its spool has room, and needs nobody who listens. With `keeps_all` the command has to wait
-    rather than that a byte is dropped that nobody has got; without, it waits only for those who listen.
+    rather than that a byte is dropped that its caller has not got; without, it waits only for those who listen. Whoever
+    begins to listen where nothing is left out is taken for the caller, who may have come back. Who begins further on is
+    an observer: what is before him, and what he gets, stays for the caller.
     """
 
     def __init__(self, loop: Loop, null: int, spool: Spool, *, keeps_all: bool) -> None:
         super().__init__(loop, null, _nobody)
         self.spool = spool
         self.listeners: list[Ear] = []
-        self._needed: int | None = 0 if keeps_all else None
+        # Up to here everything was got by the caller.
+        self._heard: int | None = 0 if keeps_all else None
         self._waits = False
 
     def begin(self) -> None:
@@ -69,9 +72,15 @@ class SpooledPipe(ReadEnd):
     def _drain(self, size: int) -> None:
         # All at once, and beyond what there is room for: it is no more than a pipe holds, and then the end is known.
         while size:
-            data = os.read(self._fd, min(size, _CHUNK))
+            try:
+                data = os.read(self._fd, min(size, _CHUNK))
+            except BlockingIOError:
+                break
+            if not data:
+                break
             self._keep(data, self._first_needed())
             size -= len(data)
+        # Where it is less than was in it, another process has opened the same pipe and taken the rest.
         self._finish()
 
     def _keep(self, data: bytes, needed: int) -> None:
@@ -81,21 +90,27 @@ class SpooledPipe(ReadEnd):
 
     def _first_needed(self) -> int:
         """Return the offset from which on nothing may be dropped."""
-        if self.listeners:
-            return min(ear.at for ear in self.listeners)
-        return self.spool.end if self._needed is None else self._needed
+        first = self.spool.end if self._heard is None else self._heard
+        for ear in self.listeners:
+            first = min(first, ear.at)
+        return first
 
     def moved(self) -> None:
         """Somebody who listens has got more, or listens no more: there may be room now."""
+        if self._heard is not None:
+            self._heard = max((self._heard, *(ear.at for ear in self.listeners if ear.is_callers)))
         if self._waits and self.spool.room(self._first_needed()) > 0:
             self._waits = False
             self._loop.change(self._fd, IN)
 
+    def join(self, ear: Ear) -> None:
+        """Somebody listens."""
+        ear.is_callers = self._heard is not None and ear.at <= self._heard
+        self.listeners.append(ear)
+
     def leave(self, ear: Ear) -> None:
         """Somebody listens no more."""
         self.listeners.remove(ear)
-        if self._needed is not None and not self.listeners:
-            self._needed = ear.at
         if self._waits:
             self.moved()
 
@@ -120,7 +135,7 @@ class Ear:
     """One listener's place in one output, and a source of his stream: from the offset `at` on."""
 
     def __init__(self, owner: Owner, stream: Stream, sub: int, pipe: SpooledPipe, at: int) -> None:
-        self.sub, self.at = sub, at
+        self.sub, self.at, self.is_callers = sub, at, False
         self._owner, self._stream, self._pipe = owner, stream, pipe
 
     @property
@@ -130,7 +145,7 @@ class Ear:
 
     def begin(self) -> None:
         """Listen from now on."""
-        self._pipe.listeners.append(self)
+        self._pipe.join(self)
         if not self.caught_up:
             self.hear()
 

@@ -187,6 +187,15 @@ async def test_another_order_under_the_same_id_is_a_conflict(guest: Guest, other
         await guest.signal(id_of(first), "SIGKILL")
 
 
+async def test_an_order_with_another_input_is_another_order(guest: Guest) -> None:
+    first = waited("cat", stdin=base64.b64encode(b"one").decode())
+    other = first.model_copy(update={"stdin": base64.b64encode(b"two").decode()})
+    assert (await execute(guest, first))[0] == b"one"
+    with pytest.raises(errors.Conflict, match=id_of(first)):
+        await execute(guest, other)
+    assert (await execute(guest, first))[0] == b"one"
+
+
 async def test_hanging_up_leaves_a_job_alone(guest: Guest) -> None:
     wanted = waited("sleep 0.1; echo on; exit 6")
     async with guest.exec(wanted):

@@ -219,12 +219,12 @@ async def test_due_are_settled_sandboxes_past_their_end_earliest_first(store: St
 
 
 async def test_the_next_expiry_is_the_earliest_of_the_settled(store: Store) -> None:
-    assert await store.next_expiry() is None
+    assert await store.next_expiry(NOON) is None
     await store.add(made(1, state=State.CREATING, expires_at=NOON))
-    assert await store.next_expiry() is None
+    assert await store.next_expiry(NOON) is None
     for number in (5, 3, 4):
         await store.add(made(number, state=State.RUNNING, expires_at=NOON + timedelta(seconds=number)))
-    assert await store.next_expiry() == NOON + timedelta(seconds=3)
+    assert await store.next_expiry(NOON) == NOON + timedelta(seconds=3)
 
 
 def until(moment: datetime) -> Horizons:

@@ -133,6 +133,21 @@ def test_a_reader_that_leaves_early_ends_the_command_quietly(server: tuple[str, 
     assert process.returncode == 141
 
 
+def test_a_reader_that_leaves_ends_what_goes_on_for_ever_quietly(server: tuple[str, str], torpor: Torpor) -> None:
+    environment = os.environ | {"TORPOR_API": server[0], "TORPOR_API_KEY": server[1]}
+    argv = [sys.executable, "-m", "torpor.cli", "logs", "--events", "--follow"]
+    assert [torpor("create", "--name", "passing")[0], torpor("rm", "passing")[0]] == [0, 0]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() != b""
+        process.stdout.close()
+        while process.poll() is None:
+            assert [torpor("create", "--name", "passing")[0], torpor("rm", "passing")[0]] == [0, 0]
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_ctrl_c_ends_exec_with_130_and_no_traceback(server: tuple[str, str], box: str) -> None:
     environment = os.environ | {"TORPOR_API": server[0], "TORPOR_API_KEY": server[1]}
     argv = [sys.executable, "-m", "torpor.cli", "exec", "-n", box, "echo begun; hang"]

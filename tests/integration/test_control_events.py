@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,9 +16,12 @@ from control_rig import NOBODY, PATIENCE_S, Rig, control_rig, mine
 from torpor.control.forgetting import forget
 from torpor.control.reconcile import reconcile
 from torpor.control.service.events import follow
-from torpor.control.store.contract import EventListing
+from torpor.control.service.plane import DEFAULT_WORKSPACE
+from torpor.control.store.contract import Event, EventListing, NewEvent
 from torpor.control.store.rules import KEEP_EVENTS
+from torpor.errors import Failed
 from torpor.model.ids import WorkspaceId
+from torpor.testing.store import MemoryStore
 
 
 @pytest.fixture
@@ -245,3 +248,68 @@ async def test_events_are_forgotten_after_a_while(rig: Rig) -> None:
         assert len((await page(rig, made))["items"]) == 2
         await rig.clock.jump(3600)
         assert (await page(rig, made))["items"] == []
+
+
+class Odd(MemoryStore):
+    """A store that may have no room for notes, and that remembers behind which numbers it was asked for events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.asked: list[int] = []
+        self.was_asked = asyncio.Event()
+
+    async def note(self, events: Sequence[NewEvent]) -> None:
+        if self.is_full:
+            raise Failed("the disk is full")
+        await super().note(events)
+
+    async def events(self, listing: EventListing) -> list[Event]:
+        self.asked.append(listing.after)
+        self.was_asked.set()
+        return await super().events(listing)
+
+
+async def test_what_cannot_be_written_keeps_nobody_from_reading_what_is_there() -> None:
+    store = Odd()
+    async with control_rig(store) as rig:
+        made = await rig.create()
+        listed = (await page(rig))["items"]
+        store.is_full = True
+        await rig.post(made, "exec", cmd="echo a")
+        assert (await page(rig))["items"] == listed
+        assert (await page(rig, cursor="latest"))["items"] == []
+        store.is_full = False
+        assert [item["type"] for item in (await page(rig))["items"]][-1] == "exec"
+
+
+async def test_following_what_never_happens_looks_at_nothing_twice() -> None:
+    store = Odd()
+    async with control_rig(store) as rig:
+        following = asyncio.create_task(
+            anext(follow(rig.plane, EventListing(DEFAULT_WORKSPACE, types=frozenset({"none"}))))
+        )
+        for _ in range(3):
+            await rig.create()
+            newest = await store.last_event()
+            store.was_asked.clear()
+            rig.plane.bells.news.ring()
+            await asyncio.wait_for(store.was_asked.wait(), PATIENCE_S)
+            store.was_asked.clear()
+            rig.plane.bells.news.ring()
+            await asyncio.wait_for(store.was_asked.wait(), PATIENCE_S)
+            assert store.asked[-1] == newest
+        following.cancel()
+        await asyncio.wait([following])
+
+
+async def test_commands_are_left_out_of_events_where_that_is_wished_for() -> None:
+    async with control_rig(tells_commands=False) as rig:
+        made = await rig.create()
+        await rig.post(made, "exec", cmd="login --password secret")
+        begun = await rig.post(made, "processes", cmd="login --password secret")
+        told = await rig.told(made, "exec", "process")
+    assert [kind for kind, _ in told] == ["exec", "process"]
+    assert told[0][1]["exit_code"] == 127
+    assert told[1][1] == {"job": begun["id"]}
+    assert "secret" not in str(told)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from control_rig import NOBODY, NOTE, Rig, control_rig
+from control_rig import NOBODY, NOTE, PATIENCE_S, Rig, control_rig
 from torpor.control.reconcile import reconcile
 from torpor.errors import Busy, FreezeFailed, NoCapacity, OutOfSpace, RestoreFailed, SnapshotCorrupt, TorporError
 from torpor.model.ids import SandboxId
@@ -325,3 +325,41 @@ async def test_a_lost_answer_to_a_pause_is_made_good_too(rig: Rig, made: str, ve
     rig.host.lose_answer(verb)
     assert (await rig.http.post(f"/v1/sandboxes/{made}/{verb}")).status_code == 500
     assert await rig.status(made) == reached
+
+
+async def test_one_that_is_used_is_not_put_to_sleep_if_it_is_to_be_unused(rig: Rig, made: str) -> None:
+    url = f"/v1/sandboxes/{made}/hibernate"
+    calling = asyncio.create_task(rig.http.post(f"/v1/sandboxes/{made}/exec", json={"cmd": "hang"}))
+    await asyncio.wait_for(rig.host.machines[made].started.wait(), PATIENCE_S)
+    refused = await rig.http.post(url, json={"if_unused": True})
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert refused.json()["details"]["seen"] == "running"
+    assert refused.json()["hint"]
+    assert await rig.status(made) == "running"
+    calling.cancel()
+    await asyncio.wait([calling])
+    assert (await rig.http.post(url, json={"if_unused": True})).json()["status"] == "hibernated"
+    assert (await rig.http.post(url, json={"if_unused": True})).json()["status"] == "hibernated"
+
+
+async def test_commands_that_nobody_waits_for_are_no_use_of_it(rig: Rig, made: str) -> None:
+    await rig.post(made, "processes", cmd="hang")
+    assert (await rig.post(made, "hibernate", if_unused=True))["status"] == "hibernated"
+
+
+async def test_a_call_that_comes_while_an_unused_one_is_put_to_sleep_wakes_it(rig: Rig, made: str) -> None:
+    hold = rig.host.hold("hibernate")
+    freezing = asyncio.create_task(rig.post(made, "hibernate", if_unused=True))
+    await asyncio.wait_for(hold.reached.wait(), PATIENCE_S)
+    calling = asyncio.create_task(rig.post(made, "exec", cmd="echo a"))
+    second = asyncio.create_task(rig.http.post(f"/v1/sandboxes/{made}/hibernate", json={"if_unused": True}))
+    hold.release()
+    assert (await freezing)["status"] == "hibernated"
+    assert (await calling)["stdout"] == "a\n"
+    assert (await second).status_code in (200, 409)
+
+
+@pytest.mark.parametrize("verb", ["hibernate", "wake", "pause", "processes", "exec"])
+async def test_nothing_is_remembered_of_sandboxes_that_are_not_there(rig: Rig, verb: str) -> None:
+    await rig.http.post(f"/v1/sandboxes/{NOBODY}/{verb}", json={"cmd": "true"})
+    assert not rig.plane.activity.is_known(SandboxId(NOBODY))

@@ -10,7 +10,9 @@ import pytest
 
 from control_rig import PATIENCE_S, Rig, control_rig
 from torpor.control.idleness import sweep
+from torpor.control.service.chores import Chore
 from torpor.errors import Busy, HostUnreachable, OutOfSpace
+from torpor.model.ids import SandboxId
 
 BIG = 50_000_000
 
@@ -250,3 +252,52 @@ async def test_a_host_that_is_busy_is_asked_again(rig: Rig) -> None:
     assert await rig.status(made) == "running"
     await rig.clock.jump(1)
     await rig.wait_status(made, "deleted")
+
+
+async def test_hosts_that_do_not_say_what_runs_keep_no_other_sandbox_awake(rig: Rig) -> None:
+    stuck = [await rig.create(idle_timeout_seconds=60) for _ in range(4)]
+    holds = [rig.host.hold("jobs") for _ in stuck]
+    await rig.clock.jump(60)
+    for hold in holds:
+        await asyncio.wait_for(hold.reached.wait(), PATIENCE_S)
+    other = await rig.create(idle_timeout_seconds=60)
+    await rig.clock.jump(10)
+    assert {await rig.status(one) for one in stuck} == {"running"}, "nobody knows that they are idle"
+    await rig.clock.jump(50)
+    await rig.wait_status(other, "hibernated")
+    await rig.clock.jump(60)
+    for one in stuck:
+        await rig.wait_status(one, "hibernated")
+
+
+async def test_one_that_its_owner_puts_to_sleep_is_not_deleted_for_being_idle(rig: Rig) -> None:
+    made = await rig.create(idle_timeout_seconds=10, on_idle="delete")
+    asking, freezing = rig.host.hold("jobs"), rig.host.hold("hibernate")
+    await rig.clock.jump(10)
+    await asyncio.wait_for(asking.reached.wait(), PATIENCE_S)
+    sleeping = asyncio.create_task(rig.post(made, "hibernate"))
+    await asyncio.wait_for(freezing.reached.wait(), PATIENCE_S)
+    asking.release()
+    await rig.plane.chores.wait_over(Chore.SWEEP, SandboxId(made))
+    freezing.release()
+    assert (await sleeping)["status"] == "hibernated"
+    await rig.clock.jump(1000)
+    assert await rig.status(made) == "hibernated"
+
+
+async def test_a_sweep_that_waits_for_its_turn_goes_by_what_its_owner_wishes_for_then(rig: Rig) -> None:
+    stuck = [await rig.create(idle_timeout_seconds=10) for _ in range(4)]
+    holds = [rig.host.hold("jobs") for _ in stuck]
+    await rig.clock.jump(5)
+    made = await rig.create(idle_timeout_seconds=5, on_idle="delete")
+    await rig.clock.jump(5)
+    for hold in holds:
+        await asyncio.wait_for(hold.reached.wait(), PATIENCE_S)
+    assert rig.plane.chores.is_under_way(Chore.SWEEP, SandboxId(made)), "it waits for its turn"
+    changed = await rig.http.patch(f"/v1/sandboxes/{made}/lifecycle", json={"idle_seconds": 0})
+    assert changed.status_code == 200
+    await rig.clock.jump(9)
+    for hold in holds:
+        hold.release()
+    await rig.clock.jump(100)
+    assert await rig.status(made) == "running"

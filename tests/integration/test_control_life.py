@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from control_rig import Rig, control_rig
+from control_rig import PATIENCE_S, Rig, control_rig, mine
 from torpor.control.reaper import reap
 from torpor.control.reconcile import watch
+from torpor.control.service.sandboxes import set_life
 from torpor.errors import Busy
 
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    async with control_rig() as made, made.working(reap(made.plane), watch(made.plane, 2.0)):
+    async with (
+        control_rig() as made,
+        made.working(reap(made.plane), watch(made.plane, 2.0), made.plane.deadlines.work(2.0)),
+    ):
         yield made
 
 
@@ -137,3 +142,35 @@ async def test_another_care_is_another_request_to_one_key(rig: Rig) -> None:
     again = await rig.http.post("/v1/sandboxes", json={"idle_timeout_seconds": 5}, headers=key)
     other = await rig.http.post("/v1/sandboxes", json={"idle_timeout_seconds": 6}, headers=key)
     assert (first.json()["id"], other.status_code) == (again.json()["id"], 409)
+
+
+async def test_a_later_end_that_could_not_be_told_is_told_again_also_while_an_earlier_one_is_told(rig: Rig) -> None:
+    made = await rig.create(ttl_seconds=100)
+    telling = rig.host.hold("deadline")
+    first = asyncio.create_task(set_life(rig.plane, mine(made), 200, None))
+    await asyncio.wait_for(telling.reached.wait(), PATIENCE_S)
+    second = asyncio.create_task(set_life(rig.plane, mine(made), 5000, None))
+    await rig.clock.wait_sleepers(rig.clock.sleepers() + 1)  # it is recorded, and waits for its turn to tell it
+    again = rig.host.hold("deadline")
+    telling.release()
+    await asyncio.wait_for(again.reached.wait(), PATIENCE_S)
+    rig.host.fail("deadline", Busy("later"))
+    again.release()
+    await asyncio.gather(first, second)
+    await rig.clock.jump(2)
+    assert deadline(rig, made) == 5000
+
+
+async def test_a_host_that_does_not_take_one_end_takes_the_others_and_the_watcher_goes_on(rig: Rig) -> None:
+    stuck, other, dying = sorted([await rig.create(ttl_seconds=100) for _ in range(3)])
+    rig.plane.deadlines.doubt([one for one in await rig.store.living() if one.id != dying])
+    rig.host.machines[other].deadline = None
+    telling = rig.host.hold("deadline")
+    await rig.clock.jump(2)
+    await asyncio.wait_for(telling.reached.wait(), PATIENCE_S)
+    rig.host.die(dying)
+    await rig.clock.jump(2)
+    await rig.wait_status(dying, "failed")
+    await rig.clock.jump(12)
+    assert deadline(rig, other) == 100
+    assert stuck in rig.host.machines

@@ -24,7 +24,10 @@ async def serving(home: Path, host: FakeHost, watch_every_s: float = 1000) -> As
     async with control_plane(ControlConfig(home, watch_every_s, stop_within_s=0), host.transport()) as app:
         key = load_or_make_key(home)
         async with httpx2.AsyncClient(
-            transport=MemoryTransport(app), base_url="http://torpor", headers={"authorization": f"Bearer {key}"}
+            transport=MemoryTransport(app),
+            base_url="http://torpor",
+            headers={"authorization": f"Bearer {key}"},
+            timeout=None,
         ) as client:
             yield client
 

@@ -11,6 +11,8 @@ import httpx2
 import pytest
 
 from control_rig import NOBODY, PATIENCE_S, Rig, control_rig, events_of
+from torpor.control.api.answers import BEAT_S
+from torpor.control.api.stream import START_S
 from torpor.model.ids import is_job_id, job_id_from
 from torpor.wire.processes import MAX_INPUT_BYTES
 
@@ -254,3 +256,84 @@ async def test_a_process_outlives_the_host_agent(rig: Rig, made: str) -> None:
     assert "event: exit" not in (await listening).text
     await rig.clock.jump(5)
     assert written(await stream(rig, made, begun["id"])) == "one\ntwo\n"
+
+
+async def test_a_process_is_named_by_the_key_it_was_ordered_with(rig: Rig, made: str) -> None:
+    begun = await start(rig, made, key="k~1", cmd="echo one; hang")
+    url = f"/v1/sandboxes/{made}/processes/key:k~1"
+    assert (await rig.http.get(url)).json()["id"] == begun["id"]
+    assert (await rig.http.post(f"{url}/signal", json={})).status_code == 204
+    answer = await rig.http.get(f"{url}/stream")
+    assert (written(events_of(answer.text)), answer.headers["x-process-id"]) == ("one\n", begun["id"])
+    assert (await rig.http.post(f"{url}/stdin", content=b"a")).status_code == 409
+    assert (await rig.http.get(f"/v1/sandboxes/{made}/processes/key:other")).status_code == 404
+
+
+@pytest.mark.parametrize("key", ["", "two%20words", "k" * 256, "k" * 600])
+async def test_a_process_is_not_named_by_a_key_that_is_none(rig: Rig, made: str, key: str) -> None:
+    for rest in ("", "/stream"):
+        answer = await rig.http.get(f"/v1/sandboxes/{made}/processes/key:{key}{rest}")
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+async def test_started_is_told_before_all_else_where_a_command_has_an_id(rig: Rig, made: str) -> None:
+    events = events_of((await ask(rig, made, "exec/stream", "k", cmd="echo one")).text)
+    assert events[0] == ("started", {"process_id": job_id_from("default", made, "k")})
+    assert [kind for kind, _ in events] == ["started", "stdout", "exit"]
+    assert [kind for kind, _ in events_of((await ask(rig, made, "exec/stream", "k2", cmd="true")).text)] == [
+        "started",
+        "exit",
+    ]
+    keyless = await rig.http.post(f"/v1/sandboxes/{made}/exec/stream", json={"cmd": "echo one"})
+    assert [kind for kind, _ in events_of(keyless.text)] == ["stdout", "exit"]
+    again = await stream(rig, made, "key:k")
+    assert [kind for kind, _ in again] == ["started", "stdout", "exit"]
+
+
+@pytest.mark.parametrize("after_s", [START_S, START_S + 2 * BEAT_S])
+async def test_started_is_told_of_a_silent_command_once_the_guest_has_it_and_not_before(
+    rig: Rig, made: str, after_s: float
+) -> None:
+    waking = None
+    if after_s > START_S:  # the command waits for the sandbox to wake, and so is not in the guest yet
+        await rig.post(made, "hibernate")
+        waking = rig.host.hold("wake")
+    said = f"/v1/sandboxes/{made}/exec/stream"
+    order = rig.http.build_request("POST", said, json={"cmd": "hang"}, headers={"idempotency-key": "k"})
+    sending = asyncio.create_task(rig.http.send(order, stream=True))
+    if waking is not None:
+        await asyncio.wait_for(waking.reached.wait(), PATIENCE_S)
+        await rig.clock.wait_sleepers()
+        await rig.clock.jump(START_S)
+        waking.release()
+    await asyncio.wait_for(rig.host.machines[made].started.wait(), PATIENCE_S)
+    answer = await sending
+    parts = answer.aiter_text()
+
+    async def following() -> str:
+        return await anext(parts)
+
+    assert await anext(parts) == ": beat\n\n"
+    telling = asyncio.create_task(following())
+    while not telling.done():
+        await rig.clock.jump(0.5)
+        assert rig.clock.monotonic() <= after_s + 1
+    (told,) = events_of(await telling) or events_of(await anext(parts))
+    assert told == ("started", {"process_id": job_id_from("default", made, "k")})
+    await answer.aclose()
+
+
+async def test_who_listens_again_to_a_silent_command_is_told_that_it_is_there(rig: Rig, made: str) -> None:
+    begun = await start(rig, made, "k", cmd="hang")
+    order = rig.http.build_request("GET", f"/v1/sandboxes/{made}/processes/key:k/stream")
+    sending = asyncio.create_task(rig.http.send(order, stream=True))
+    while not sending.done():
+        await rig.clock.jump(0.5)
+    answer = await sending
+    heard = ""
+    async for text in answer.aiter_text():
+        heard += text
+        if events_of(heard):
+            break
+    assert events_of(heard) == [("started", {"process_id": begun["id"]})]
+    await answer.aclose()

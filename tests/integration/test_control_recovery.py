@@ -11,7 +11,10 @@ import pytest
 from control_rig import PATIENCE_S, Rig, control_rig
 from torpor.control.main import ControlConfig, control_plane
 from torpor.control.reconcile import reconcile, watch
-from torpor.errors import NoCapacity, RestoreFailed
+from torpor.control.service.chores import Chore
+from torpor.control.service.recovery import RECOVERY, put_back
+from torpor.errors import Conflict, NoCapacity, RestoreFailed
+from torpor.model.ids import SandboxId, SnapshotId
 from torpor.testing.host import FakeHost
 
 
@@ -129,7 +132,7 @@ async def test_a_host_without_room_is_asked_again(rig: Rig) -> None:
     rig.host.fail("rollback", NoCapacity("full"), times=2)
     await rig.clock.jump(2)
     assert await rig.status(made) == "failed"
-    await rig.clock.jump(10)
+    await rig.clock.jump(5 + 10)
     await rig.wait_status(made, "running")
     assert (await rig.told(made, "recovered")) == [("recovered", {"snapshot_id": snapshot})]
 
@@ -194,3 +197,86 @@ async def test_a_recovery_that_a_kill_cut_short_is_done_by_the_next_start(rig: R
         await reconcile(second.plane)
         await second.wait_status(made, "running")
         assert await second.read(made) == "saved"
+
+
+async def test_one_that_dies_again_while_it_is_being_put_back_is_put_back_again(rig: Rig) -> None:
+    made, _ = await crashed(rig)
+    telling = rig.host.hold("deadline")
+    await rig.clock.jump(2)
+    await asyncio.wait_for(telling.reached.wait(), PATIENCE_S)
+    await rig.wait_status(made, "running")
+    rig.host.die(made, "killed by signal 9")
+    await reconcile(rig.plane)
+    telling.release()
+    await rig.plane.chores.wait_over(Chore.RECOVERY, SandboxId(made))
+    assert (await rig.status(made), rig.host.calls["rollback"]) == ("running", 2)
+
+
+async def test_one_whose_life_is_over_is_not_put_back(rig: Rig) -> None:
+    made, _ = await crashed(rig, ttl_seconds=10)
+    await rig.clock.jump(2)
+    await rig.wait_status(made, "running")
+    rig.host.fail("rollback", NoCapacity("full"), times=10)
+    rig.host.die(made, "killed by signal 9")
+    await rig.clock.jump(100)
+    calls = rig.host.calls["rollback"]
+    assert 1 < calls <= 4
+    await rig.clock.jump(100)
+    assert (await rig.status(made), rig.host.calls["rollback"]) == ("failed", calls)
+
+
+async def test_a_recovery_undoes_nobodys_rollback(rig: Rig) -> None:
+    made = await rig.create(on_crash="restore")
+    await rig.write(made, "old")
+    old = (await rig.post(made, "snapshots"))["id"]
+    await rig.write(made, "new")
+    await rig.post(made, "snapshots")
+    rig.host.fail("rollback", NoCapacity("full"))
+    rig.host.die(made)
+    await rig.clock.jump(2)
+    await rig.wait_status(made, "failed")
+    await rig.clock.jump(1)
+    await rig.post(made, "rollback", snapshot=old)
+    await rig.clock.jump(100)
+    assert (await rig.read(made), rig.host.calls["rollback"]) == ("old", 2)
+
+
+async def test_a_recovery_starts_from_nothing_but_a_loss(rig: Rig) -> None:
+    made, snapshot = await crashed(rig)
+    rig.host.revive(made, rig.host.snapshots[snapshot])
+    record = await rig.store.snapshot(SnapshotId(snapshot))
+    assert record is not None
+    with pytest.raises(Conflict):
+        await put_back(rig.plane, SandboxId(made), record, RECOVERY)
+    assert rig.host.calls["rollback"] == 0
+
+
+async def test_a_host_without_room_is_asked_for_as_long_as_it_takes_and_nobody_waits_for_it(rig: Rig) -> None:
+    made, _ = await crashed(rig, persistent=True)
+    rig.host.fail("rollback", NoCapacity("full"), times=8)
+    await rig.clock.jump(2)
+    await rig.wait_status(made, "failed")
+    await rig.clock.jump(20)
+    answer = await asyncio.wait_for(rig.http.post(f"/v1/sandboxes/{made}/exec", json={"cmd": "true"}), PATIENCE_S)
+    assert answer.json()["code"] == "sandbox_lost"
+    assert 2 <= rig.host.calls["rollback"] <= 3, "each wait is longer than the one before"
+    await rig.clock.jump(600)
+    await rig.wait_status(made, "running")
+    assert [kind for kind, _ in await rig.told(made, "failed", "recovered")] == ["failed", "failed", "recovered"]
+
+
+async def test_what_a_start_could_not_begin_to_recover_is_begun_later(tmp_path: Path) -> None:
+    async with control_rig() as rig:
+        made, _ = await crashed(rig)
+        await rig.plane.chores.aclose()
+        await reconcile(rig.plane)
+        assert await rig.status(made) == "failed"
+        async with control_rig(rig.store) as second:
+            second.host.machines, second.host.snapshots = rig.host.machines, rig.host.snapshots
+            second.host.down = True
+            async with second.working(watch(second.plane, 2.0)):
+                await second.clock.jump(10)
+                assert await second.status(made) == "failed"
+                second.host.down = False
+                await second.clock.jump(2)
+                await second.wait_status(made, "running")

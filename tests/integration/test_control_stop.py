@@ -28,7 +28,10 @@ async def serving(home: Path, host: FakeHost, stop_within_s: float = 60) -> Asyn
     async with control_plane(config, host.transport()) as app:
         key = load_or_make_key(home)
         async with httpx2.AsyncClient(
-            transport=MemoryTransport(app), base_url="http://torpor", headers={"authorization": f"Bearer {key}"}
+            transport=MemoryTransport(app),
+            base_url="http://torpor",
+            headers={"authorization": f"Bearer {key}"},
+            timeout=None,
         ) as client:
             yield client
 
@@ -151,4 +154,21 @@ def test_the_environment_says_how_long_a_stop_may_take(
 def test_a_stop_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORPOR_STOP_SECONDS", "soon")
     with pytest.raises(InvalidRequest, match="TORPOR_STOP_SECONDS"):
+        ControlConfig.from_environment(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "tells"), [(None, True), ("on", True), ("off", False)])
+def test_whether_events_have_commands_in_them_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, tells: bool
+) -> None:
+    if text is None:
+        monkeypatch.delenv("TORPOR_EVENT_COMMANDS", raising=False)
+    else:
+        monkeypatch.setenv("TORPOR_EVENT_COMMANDS", text)
+    assert ControlConfig.from_environment(tmp_path).tells_commands is tells
+
+
+def test_a_word_that_is_neither_on_nor_off_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORPOR_EVENT_COMMANDS", "0")
+    with pytest.raises(InvalidRequest, match="TORPOR_EVENT_COMMANDS"):
         ControlConfig.from_environment(tmp_path)

@@ -22,7 +22,7 @@ from torpor.control.main import DATABASE_FILE, ControlConfig, control_plane
 from torpor.control.metering import beat, meter
 from torpor.control.reconcile import reconcile
 from torpor.control.service.sandboxes import Owned
-from torpor.control.service.usage import Span, report, sandbox_usage
+from torpor.control.service.usage import ReportListing, Span, report, sandbox_usage
 from torpor.control.store.contract import AccountListing
 from torpor.control.store.rules import KEEP_CLAIMS, KEEP_SANDBOXES
 from torpor.control.store.sql import open_store
@@ -176,7 +176,7 @@ async def test_who_is_unknown_or_anothers_has_no_usage_here(rig: Rig) -> None:
     made = await rig.create()
     for name in (NOBODY, "nonsense"):
         assert (await rig.http.get(f"/v1/sandboxes/{name}/usage")).status_code == 404
-    elsewhere = await report(rig.plane, WorkspaceId("other"), {}, Span())
+    elsewhere = await report(rig.plane, ReportListing(WorkspaceId("other")))
     assert elsewhere.each == []
     with pytest.raises(NotFound):
         await sandbox_usage(rig.plane, Owned(WorkspaceId("other"), SandboxId(made)), Span())
@@ -319,7 +319,7 @@ async def test_a_server_counts_from_its_start_to_its_end_and_by_its_prices(tmp_p
     async with control_plane(config, fake.transport()) as app:
         headers = {"authorization": f"Bearer {load_or_make_key(tmp_path)}"}
         async with httpx2.AsyncClient(
-            transport=MemoryTransport(app), base_url="http://torpor", headers=headers
+            transport=MemoryTransport(app), base_url="http://torpor", headers=headers, timeout=None
         ) as client:
             made = (await client.post("/v1/sandboxes", json={})).json()["id"]
             fake.use(made, host.Usage(cpu_seconds=6))
@@ -336,3 +336,24 @@ async def test_a_server_counts_from_its_start_to_its_end_and_by_its_prices(tmp_p
     running = account.intervals[-1]
     assert (running.state, running.cpu_seconds) == (State.RUNNING, 8)
     assert (running.ended_at - running.began_at).total_seconds() == 1025
+
+
+async def test_a_long_report_is_told_in_pages_and_each_has_the_sum_of_all(rig: Rig) -> None:
+    made = [await rig.create() for _ in range(7)]
+    await rig.clock.jump(10)
+    whole = (await rig.http.get("/v1/usage")).json()
+    assert (len(whole["items"]), whole["next_cursor"], whole["total"]["running_seconds"]) == (7, None, 70)
+    listed, query = [], {"limit": "3"}
+    while True:
+        answer = await rig.http.get("/v1/usage", params=query)
+        assert answer.json()["total"] == whole["total"]
+        listed += answer.json()["items"]
+        table = await rig.http.get("/v1/usage", params=query | {"format": "csv"})
+        assert table.headers.get("x-next-cursor") == answer.json()["next_cursor"]
+        if answer.json()["next_cursor"] is None:
+            break
+        query["cursor"] = answer.json()["next_cursor"]
+    assert listed == whole["items"]
+    assert {item["sandbox_id"] for item in listed} == set(made)
+    for bad in ({"cursor": "?"}, {"limit": "0"}, {"limit": "1001"}):
+        assert (await rig.http.get("/v1/usage", params=bad)).status_code == 400

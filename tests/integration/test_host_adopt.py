@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,16 +12,21 @@ import pytest
 
 from frozen_rig import NOTE, order
 from host_rig import BASE, HostRig, put_guest_file
-from passages import PASSAGES, Scene, a_scene, assert_tidy, assert_usable, cut_at, next_agent
+from passages import PASSAGES, Scene, Step, a_scene, assert_tidy, assert_usable, cut_at, next_agent
+from torpor.guest.client import Guest
+from torpor.guest.client import connect as guest_behind
 from torpor.host.adopt import greeting
 from torpor.host.flow.create import Source, create
 from torpor.host.flow.deadline import set_deadline
 from torpor.host.flow.delete import delete
 from torpor.host.flow.hibernate import hibernate
 from torpor.host.flow.pause import pause
-from torpor.host.record import RECORD, read_deadline
+from torpor.host.metering import measure
+from torpor.host.record import read_deadline
+from torpor.kit import faultpoints
 from torpor.model.ids import new_sandbox_id
 from torpor.model.snapshot import Kind
+from torpor.storage.frozen import DISK
 from torpor.testing.fake_guest import FakeGuest
 
 
@@ -62,6 +69,29 @@ async def test_guests_that_stood_still_when_their_host_agent_died_go_on_without_
         assert not machine.guest.frozen
 
 
+async def test_a_guest_that_does_not_answer_at_first_is_told_to_go_on_later(scene: Scene) -> None:
+    (before,) = scene.rig.driver.running
+    assert isinstance(before.guest, FakeGuest)
+    before.guest.freeze()
+    rig = await scene.rig.killed()
+    (machine,) = rig.driver.running
+    assert isinstance(machine.guest, FakeGuest)
+    machine.guest.silent = True
+    tries = 0
+
+    async def connect(sock: socket.socket) -> Guest:
+        nonlocal tries
+        tries += 1
+        assert isinstance(machine.guest, FakeGuest)
+        machine.guest.silent = tries < 3
+        return await guest_behind(sock, timeout_s=0.05)
+
+    async with greeting(rig.host.live, connect, first_s=0.001), asyncio.timeout(10):
+        await machine.guest.wait_thawed()
+    assert tries == 3
+    await delete(rig.host, scene.one)
+
+
 async def test_a_guest_that_was_taken_over_is_quiesced_before_it_is_frozen(scene: Scene) -> None:
     again = await scene.rig.killed()
     (machine,) = again.driver.running
@@ -70,27 +100,6 @@ async def test_a_guest_that_was_taken_over_is_quiesced_before_it_is_frozen(scene
     await hibernate(again.host, scene.one, order(Kind.HIBERNATION))
     assert machine.guest.hooks_run == ["freeze"]
     await delete(again.host, scene.one)
-
-
-async def test_a_machine_that_does_not_answer_is_lost_with_its_reason(scene: Scene, tmp_path: Path) -> None:
-    image = scene.rig.image(tmp_path / "image")
-    image.driver.survivors[:] = [each.muted() for each in image.driver.survivors]
-    async with next_agent(image) as again:
-        assert again.state_of(scene.one) == "lost"
-        assert "did not answer" in again.host.live.damaged[scene.one]
-        assert_tidy(again)
-
-
-@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "pid": "x"}'])
-async def test_a_record_of_another_version_is_named_and_its_machine_ended(
-    scene: Scene, tmp_path: Path, text: str
-) -> None:
-    image = scene.rig.image(tmp_path / "image")
-    (image.layout.sandboxes / scene.one / RECORD).write_text(text)
-    async with next_agent(image) as again:
-        assert again.state_of(scene.one) == "lost"
-        assert "no record of format 1" in again.host.live.damaged[scene.one]
-        assert_tidy(again)
 
 
 async def test_a_deadline_lasts_through_sleep_and_a_rollback_and_a_new_host_agent(scene: Scene) -> None:
@@ -106,6 +115,41 @@ async def test_a_deadline_lasts_through_sleep_and_a_rollback_and_a_new_host_agen
     await set_deadline(again.host, scene.one, None)
     assert read_deadline(folder) is None
     await delete(again.host, scene.one)
+
+
+@pytest.mark.parametrize("verb", [Scene.to_wake, Scene.to_checkpoint], ids=["wake", "rollback"])
+async def test_a_deadline_that_is_told_while_hooks_run_is_noted_at_once_and_holds(scene: Scene, verb: Step) -> None:
+    rig = scene.rig
+    if verb is Scene.to_wake:
+        await scene.to_sleep()
+    await set_deadline(rig.host, scene.one, 2e9)
+    rig.guests.append(FakeGuest(hooks=1, silent_hooks=True))
+    thawed = asyncio.Event()
+    faultpoints.watch(lambda point: thawed.set() if point == "restore.thawed" else None)
+    under_way = asyncio.create_task(verb(scene))
+    await thawed.wait()
+    async with asyncio.timeout(5):
+        await set_deadline(rig.host, scene.one, 3e9)
+    assert read_deadline(rig.layout.sandboxes / scene.one) == 3e9
+    rig.driver.running[-1].die("its hooks had taken for ever")
+    await under_way
+    assert read_deadline(rig.layout.sandboxes / scene.one) == 3e9
+
+
+async def test_a_sandbox_whose_disk_cannot_be_looked_at_is_measured_listed_and_deleted_all_the_same(
+    scene: Scene,
+) -> None:
+    rig, disk = scene.rig, scene.rig.layout.sandboxes / scene.one / DISK
+    before = await measure(rig.host.live.get(scene.one))
+    disk.unlink()
+    disk.symlink_to(disk)  # asking how large it is fails
+    assert await measure(rig.host.live.get(scene.one)) == before
+    async with rig.client() as client:
+        (listed,) = (await client.get("/host/v1/incarnations")).json()["items"]
+        assert (listed["id"], listed["alive"]) == (scene.one, True)
+        (machine,) = rig.driver.running
+        assert (await client.delete(f"/host/v1/incarnations/{scene.one}")).status_code == 200
+    assert not machine.alive
 
 
 async def test_what_a_sandbox_uses_is_counted_on_over_sleep_and_rollback_and_a_new_host_agent(scene: Scene) -> None:

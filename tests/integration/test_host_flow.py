@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from host_rig import BASE, HostRig, new_rig
+from stand_in import SANDBOX, StandIn, machine_in
 from torpor.errors import (
     BootFailed,
     Busy,
@@ -236,36 +236,23 @@ async def test_a_new_bake_replaces_the_template_and_living_sandboxes_run_on(rig:
         await guest.ping()
 
 
-def a_process_named(*words: str) -> subprocess.Popen[bytes]:
-    script = "import os, sys; os.close(1); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.read()  # ends when it runs
-    process.stdout.close()
-    return process
-
-
 async def test_recovery_ends_the_machines_of_its_own_data_directory_only(tmp_path: Path) -> None:
     mine, other = Layout(tmp_path / "mine"), Layout(tmp_path / "other")
     mine.make()
     other.make()
-    disk = "sbx-0123456789bcdfgh/disk.qcow2"
-    (mine.sandboxes / "sbx-0123456789bcdfgh").mkdir()
-    lost = a_process_named("qemu-system-x86_64", f"{mine.sandboxes}/{disk}")
-    theirs = a_process_named("qemu-system-x86_64", f"{other.sandboxes}/{disk}")
-    reader = a_process_named("less", f"{mine.sandboxes}/{disk}")
-    try:
-        survivors = QemuSurvivors()
-        assert [process.pid for process in survivors.below(mine.sandboxes)] == [lost.pid]
-        await recover(mine, Snapshots(mine), survivors)
-        assert lost.wait(10) < 0
-        assert theirs.poll() is None
-        assert reader.poll() is None
-        assert list(mine.sandboxes.iterdir()) == []
-    finally:
+    (mine.sandboxes / SANDBOX).mkdir()
+    with ExitStack() as undo:
+        lost, theirs = machine_in(mine, SANDBOX), machine_in(other, SANDBOX)
+        reader = StandIn(tmp_path, f"{mine.sandboxes}/{SANDBOX}/disk.qcow2", name="less")
         for process in (lost, theirs, reader):
-            process.kill()
-            process.communicate()
+            undo.callback(process.end)
+        survivors = QemuSurvivors()
+        assert [process.pid for process in survivors.below(mine.sandboxes)] == [lost.process.pid]
+        await recover(mine, Snapshots(mine), survivors)
+        assert lost.process.wait(10) < 0
+        assert theirs.lives
+        assert reader.lives
+        assert list(mine.sandboxes.iterdir()) == []
 
 
 async def test_recovery_removes_drafts_but_not_those_of_a_bake_under_way(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ async def test_the_rename_of_its_snapshot_puts_a_sandbox_to_sleep_for_good(rig: 
     assert sleeper.base.snapshot is not None
     assert sleeper.base.snapshot.id == taken.id
     assert not (folder / DISK).exists()
-    rig.host.live.lay_down(sleeper)
+    rig.host.live.enter(sleeper)
 
 
 @pytest.mark.parametrize("machines_die", [False, True])

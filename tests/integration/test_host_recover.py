@@ -13,6 +13,7 @@ from passages import LOADED, PASSAGES, Passage, Scene, a_scene, assert_tidy, ass
 from torpor.host.flow.rollback import rollback
 from torpor.kit import faultpoints
 from torpor.model.ids import SandboxId
+from torpor.testing.fake_guest import FakeGuest
 
 CUTS = [
     pytest.param(passage, point, machines_die, id=f"{passage.name}-{point}-{'host' if machines_die else 'agent'}")
@@ -71,3 +72,19 @@ async def test_a_passage_comes_to_its_points_and_to_no_others(scene: Scene, pass
     await passage.verb(scene)
     faultpoints.watch(None)
     assert set(reached) - {"rollback.replaced"} == set(passage.points) - {"rollback.replaced"}
+
+
+@pytest.mark.parametrize("machines_die", [False, True])
+@pytest.mark.parametrize("point", faultpoints.UNDO_POINTS)
+async def test_a_wake_that_is_undone_leaves_a_sleeper_also_where_its_host_agent_is_killed_in_the_undo(
+    scene: Scene, tmp_path: Path, point: str, machines_die: bool
+) -> None:
+    async def told_to_fail(scene: Scene) -> None:
+        scene.rig.guests.append(FakeGuest(refuse_thaw="it does not go on"))
+
+    passage = Passage("failing wake", Scene.to_wake, [point], "asleep", {}, {}, (Scene.to_sleep, told_to_fail))
+    image = await cut_at(scene, passage, point, tmp_path / "image", machines_die=machines_die)
+    async with next_agent(image) as again:
+        assert again.state_of(scene.one) == "asleep"
+        assert_tidy(again)
+        await assert_usable(again, scene.one, "asleep", b"after")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,10 +22,12 @@ from torpor import (
     NotFound,
     Retry,
     Sandbox,
+    TorporError,
 )
 from torpor.testing.host import FakeHost
 from torpor.testing.server import running_server
 
+PATIENCE_S = 20.0
 HASTY = Retry(attempts=5, first_delay_s=0.0, longest_delay_s=0.0)
 
 
@@ -186,6 +190,61 @@ def test_thinking_sleeps_through_a_wait_and_wakes(sandbox: Sandbox) -> None:
         assert sandbox.refresh().state == "hibernated"
     assert sandbox.refresh().state == "running"
     assert (pause.error, sandbox.thought.hibernations) == (None, 1)
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_a_command_of_this_program_is_never_frozen_by_thinking(sandbox: Sandbox, is_within: bool) -> None:
+    begun, is_frozen = threading.Event(), []
+
+    def work() -> None:
+        with contextlib.suppress(TorporError):
+            sandbox.exec("echo begun; hang", on_stdout=lambda _: begun.set())
+
+    working = threading.Thread(target=work)
+    if not is_within:
+        working.start()
+        assert begun.wait(PATIENCE_S)
+    with sandbox.thinking() as pause:
+        if is_within:
+            working.start()
+            assert begun.wait(PATIENCE_S)
+        while pause.left is None:
+            pass
+        is_frozen.append(sandbox.refresh().state != "running")
+        (running,) = sandbox.processes()
+        running.kill()
+        working.join()
+    assert (is_frozen, pause.left, pause.error) == ([False], "in use", None)
+
+
+def test_a_started_process_sleeps_through_thinking(sandbox: Sandbox) -> None:
+    started = sandbox.start("echo begun; hang")
+    with sandbox.thinking() as pause:
+        while not pause.hibernated:
+            pass
+    assert started.refresh().state == "running"
+    started.kill()
+
+
+@pytest.mark.parametrize("state", ["paused", "hibernated"])
+def test_thinking_leaves_a_sandbox_that_rests_as_it_was(client: Client, sandbox: Sandbox, state: str) -> None:
+    # The object here has not heard of it.
+    other = Sandbox.connect(sandbox.id, client=client)
+    other.pause() if state == "paused" else other.hibernate()
+    with sandbox.thinking() as pause:
+        while pause.left is None:
+            pass
+    assert (sandbox.refresh().state, pause.left, pause.hibernated) == (state, state, False)
+
+
+def test_who_is_interrupted_while_the_sandbox_wakes_leaves_nothing_running(sandbox: Sandbox) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    sandbox.hibernate()
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.exec("echo begun; hang", on_stdout=interrupt)
+    assert [one.wait().signal for one in sandbox.processes()] == ["SIGKILL"]
 
 
 def test_usage_is_told_of_one_of_some_and_after_the_end(client: Client, sandbox: Sandbox) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaos_shared import Shared
 from chaos_world import Answer, World
 
 NOTE = {"path": "/root/note"}
@@ -23,6 +24,8 @@ AWAKE, PAUSED, ASLEEP, LOST, GONE = "running", "paused", "hibernated", "failed",
 _FAILED = frozenset({"freeze_failed", "restore_failed", "failed"})
 _MOST_SANDBOXES = 3
 _PATIENCE = 60
+# How many of the calls go to what is shared.
+_SHARED = 0.15
 
 
 @dataclass
@@ -39,6 +42,14 @@ class Held:
     checkpoints: set[str] = field(default_factory=set)
     # Set before its machine is killed: from then on it may be lost.
     killed: bool = False
+    # Whether it falls asleep by itself where nobody uses it.
+    drowsy: bool = False
+
+    @property
+    def possible(self) -> set[str]:
+        """Every state it may be in by now."""
+        lost = {LOST} if self.killed else set()
+        return self.states | lost | ({ASLEEP} if self.drowsy and self.states & {AWAKE, PAUSED} else set())
 
 
 class Breach(AssertionError):
@@ -48,20 +59,25 @@ class Breach(AssertionError):
 class Worker:
     """One caller with sandboxes of its own and a random mind."""
 
-    def __init__(self, world: World, seed: int, calls: int, killer: Killer) -> None:
+    def __init__(self, world: World, seed: int, calls: int, killer: Killer, shared: Shared | None = None) -> None:
         self.failure: BaseException | None = None
         self.done: dict[str, int] = {}
         self.held: list[Held] = []
         self._world, self._dice, self._calls, self._killer = world, random.Random(seed), calls, killer
         self._texts = itertools.count(1)
         self._seed = seed
+        # Sandboxes that others call, too.
+        self._shared = shared
 
     def run(self) -> None:
         """Make all calls; what went wrong is in `failure`."""
         try:
             for _ in range(self._calls):
                 self._killer.step(self.held, self._dice)
-                self._one()
+                if self._shared is not None and self._dice.random() < _SHARED:
+                    self._shared.call(self._dice)
+                else:
+                    self._one()
         except BaseException as error:
             self.failure = error
 
@@ -106,9 +122,7 @@ class Worker:
         if held.killed and answer.code in _FAILED:  # its machine died in the middle, and it is as before, or lost
             held.states = held.states | {LOST}
             return False
-        possible = set(held.states)
-        if held.killed:
-            possible.add(LOST)
+        possible = held.possible
         fits = {state for state in possible if legal[state] == answer.status}
         if not fits:
             raise Breach(f"{what} of {held.id} answered {answer.status} {answer.body}, it may be {possible}")
@@ -118,15 +132,19 @@ class Worker:
     # -- verbs
 
     def _create(self, _held: Held | None = None) -> None:
-        answer = self._ask_until_told("POST", "/sandboxes", key=secrets.token_hex(8), json={"ttl_seconds": 3600})
+        drowsy = self._dice.random() < 0.5
+        care = {"idle_timeout_seconds": 1} if drowsy else {}
+        care |= {"checkpoint_every_execs": 2} if self._dice.random() < 0.3 else {}
+        wish = {"ttl_seconds": 3600, **care}
+        answer = self._ask_until_told("POST", "/sandboxes", key=secrets.token_hex(8), json=wish)
         if answer.status != 201:
             raise Breach(f"create answered {answer.status} {answer.body}")
-        self.held.append(Held(answer.body["id"]))
+        self.held.append(Held(answer.body["id"], drowsy=drowsy))
 
     def _look(self, held: Held) -> None:
         """Read its state, which has to be one it may be in; and settle what was not known."""
         answer = self._ask_until_told("GET", f"/sandboxes/{held.id}")
-        possible = held.states | ({LOST} if held.killed else set())
+        possible = held.possible
         if GONE in possible and answer.status == 404:
             held.states = {GONE}
             return
@@ -288,7 +306,7 @@ class Worker:
         if self._expect_possible(held, "fork", answer, legal):
             if (source := answer.body["snapshot_id"]) is not None:
                 held.snapshots.setdefault(source, set(held.notes))
-            self._adopt(answer.body["sandbox"]["id"], held.notes)
+            self._adopt(answer.body["sandbox"]["id"], held.notes, drowsy=held.drowsy)
 
     def _expect_possible(self, held: Held, what: str, answer: Answer, legal: Mapping[str, int]) -> bool:
         """As `_expect`, for an answer that several states call for: nothing is learned of the state."""
@@ -311,8 +329,8 @@ class Worker:
         else:
             self._adopt(answer.body["id"], held.snapshots[snapshot])
 
-    def _adopt(self, sandbox: str, notes: Iterable[str | None]) -> None:
-        self.held.append(Held(sandbox, notes=set(notes), ever=set(notes)))
+    def _adopt(self, sandbox: str, notes: Iterable[str | None], *, drowsy: bool = False) -> None:
+        self.held.append(Held(sandbox, notes=set(notes), ever=set(notes), drowsy=drowsy))
 
     def _delete(self, held: Held) -> None:
         answer = self._ask_until_told("DELETE", f"/sandboxes/{held.id}")
@@ -323,6 +341,10 @@ class Worker:
     def settle(self) -> None:
         """At the end: see that each sandbox is as it may be, and that its note says what it may say."""
         for held in self.held:
+            if held.drowsy:
+                self._ask_until_told("PATCH", f"/sandboxes/{held.id}/lifecycle", json={"idle_seconds": 0})
+                held.states, held.drowsy = held.possible, False
+                self._look(held)
             self._look(held)
             if len(held.states) > 1:
                 raise Breach(f"{held.id} does not come to rest, it may be {held.states}")
@@ -355,9 +377,11 @@ class Killer:
                 self.machines_killed += self._world.kill_machine(one.id)
 
 
-def run(world: World, killer: Killer, *, workers: int, calls: int, seed: int) -> list[Worker]:
+def run(
+    world: World, killer: Killer, *, workers: int, calls: int, seed: int, shared: Shared | None = None
+) -> list[Worker]:
     """Let workers make their calls at the same time, settle, and return them. Raises the first Breach."""
-    callers = [Worker(world, seed * 1000 + number, calls, killer) for number in range(workers)]
+    callers = [Worker(world, seed * 1000 + number, calls, killer, shared) for number in range(workers)]
     threads = [threading.Thread(target=caller.run) for caller in callers]
     for thread in threads:
         thread.start()

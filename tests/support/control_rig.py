@@ -101,14 +101,18 @@ class Rig:
 
 @asynccontextmanager
 async def control_rig(
-    store: Store | None = None, host: FakeHost | None = None, clock: JumpClock | None = None
+    store: Store | None = None,
+    host: FakeHost | None = None,
+    clock: JumpClock | None = None,
+    *,
+    tells_commands: bool = True,
 ) -> AsyncIterator[Rig]:
     """Yield a rig without tasks in the background; store, host and clock outlive it."""
     clock = clock or JumpClock()
     host = host or FakeHost(clock)
     kept = store or MemoryStore()
     client = HostClient(host.transport())
-    plane = plane_of(kept, client, clock)
+    plane = plane_of(kept, client, clock, tells_commands=tells_commands)
     transport = MemoryTransport(create_app(plane, KEY))
     async with httpx2.AsyncClient(
         transport=transport, base_url="http://torpor", headers={"authorization": f"Bearer {KEY}"}, timeout=None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import random
+import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -25,6 +26,8 @@ from torpor.control.api.app import create_app
 from torpor.control.hosts import HostClient
 from torpor.control.main import ControlConfig, kept
 from torpor.control.service.plane import Plane, plane_of
+from torpor.control.store.contract import Store
+from torpor.control.store.sql import open_store
 from torpor.host.api import host_app
 from torpor.kit import faultpoints
 from torpor.storage.layout import Layout
@@ -42,9 +45,9 @@ _WATCH_S = 0.05
 class Incarnation:
     """One run of the server, from its start to a kill or to its end."""
 
-    def __init__(self, folder: Path, store: MemoryStore, survivors: list[Left]) -> None:
-        self._folder, self._store = folder, store
-        self.rig = HostRig(Layout(folder / "home"), survivors=survivors)
+    def __init__(self, folder: Path, store: MemoryStore | Path, survivors: list[Left]) -> None:
+        self._folder, self._kept = folder, store
+        self.rig = HostRig(Layout(folder / "home"), survivors=survivors, connect_s=20)
         self.plane: Plane
         self.http: httpx2.AsyncClient
         self.dead = threading.Event()
@@ -87,16 +90,24 @@ class Incarnation:
             client = HostClient(MemoryTransport(host_app(self.rig.host)))
             undo.push_async_callback(client.aclose)
             config = ControlConfig(self._folder, watch_every_s=_WATCH_S, stop_within_s=0)
-            self.plane = plane_of(self._store, client, config.clock)
+            store = await self._store(undo)
+            self.plane = plane_of(store, client, config.clock)
             await undo.enter_async_context(kept(self.plane, config))
             headers = {"authorization": f"Bearer {KEY}", "prefer": "wait=300"}
             transport = MemoryTransport(create_app(self.plane, KEY))
             self.http = await undo.enter_async_context(
-                httpx2.AsyncClient(transport=transport, base_url="http://torpor/v1", headers=headers)
+                httpx2.AsyncClient(transport=transport, base_url="http://torpor/v1", headers=headers, timeout=None)
             )
             undo.push_async_callback(self._let_go)
             self._ready.set_result(None)
             await self._stop.wait()
+
+    async def _store(self, undo: AsyncExitStack) -> Store:
+        if isinstance(self._kept, MemoryStore):
+            return self._kept
+        store = await open_store(self._kept)
+        undo.push_async_callback(store.aclose)
+        return store
 
     async def _let_go(self) -> None:
         """Close every line to a guest, of which one that was killed has some."""
@@ -228,9 +239,9 @@ class _Workers(concurrent.futures.ThreadPoolExecutor):
 class FakeWorld:
     """See the module, and `chaos.World`."""
 
-    def __init__(self, folder: Path, *, seed: int = 0) -> None:
+    def __init__(self, folder: Path, *, seed: int = 0, on_disk: bool = False) -> None:
         self._folder, self._dice = folder, random.Random(seed)
-        self.store = MemoryStore()
+        self._kept: MemoryStore | Path = folder / "records-0.db" if on_disk else MemoryStore()
         self._all: list[Incarnation] = []
         self._turnstile = threading.Condition()
         self._restarting = False
@@ -256,9 +267,29 @@ class FakeWorld:
         return self._all[-1]
 
     def _start(self, survivors: list[Left], *, bake: bool = False) -> None:
-        server = Incarnation(self._folder, self.store, survivors)
+        if isinstance(self._kept, Path) and self._all:
+            self._kept = self._left_behind(self._kept)
+        server = Incarnation(self._folder, self._kept, survivors)
         self._all.append(server)
         server.start(bake=bake)
+
+    def _left_behind(self, records: Path) -> Path:
+        """Return a copy of a database as a kill leaves it: a thread that stands still may hold the lock of the first.
+
+        What its driver's thread has begun is done, as the kernel does what a process has asked for before its end; a
+        transaction that is not ended by then is not in the copy, as the write-ahead log knows nothing of its end.
+        """
+        copy = records.with_name(f"records-{len(self._all)}.db")
+        for end in ("", "-wal"):
+            source = records.with_name(records.name + end)
+            if source.exists():
+                shutil.copyfile(source, copy.with_name(copy.name + end))
+        return copy
+
+    @property
+    def store(self) -> Store:
+        """The records of the server that runs now."""
+        return self.server.plane.store
 
     def request(
         self, method: str, path: str, *, params: Mapping[str, str], content: bytes | None, json: Any, key: str | None

@@ -39,13 +39,14 @@ BASE = TemplateName("base")
 @dataclass
 class HostRig:
     """A host, its driver, and the guests its machines get: the next one from `guests` if there is one, else a good
-    one. `survivors`: machines that an earlier host agent has left.
+    one. `survivors`: machines that an earlier host agent has left. `connect_s`: how long a guest may take to answer.
     """
 
     layout: Layout
     guests: list[FakeGuest] = field(default_factory=list)
     keep_s: float = 0
     survivors: list[Left] = field(default_factory=list)
+    connect_s: float = 0.5
     driver: FakeDriver = field(init=False)
     host: Host = field(init=False)
     images: Images = field(init=False)
@@ -60,7 +61,7 @@ class HostRig:
             return self.driver
 
         self.images = Images(self.layout)
-        connect_guest = partial(connect, timeout_s=0.5)
+        connect_guest = partial(connect, timeout_s=self.connect_s)
         self.preparer = Preparer(self.layout, self.images, choose, connect_guest)
         self.host = Host(
             layout=self.layout,
@@ -85,7 +86,7 @@ class HostRig:
             machine.die("it was killed")
         for incarnation in self.host.live.all():
             await incarnation.guest.aclose()
-        again = HostRig(self.layout, keep_s=self.keep_s, survivors=left)
+        again = HostRig(self.layout, keep_s=self.keep_s, survivors=left, connect_s=self.connect_s)
         await again.recover()
         return again
 
@@ -99,7 +100,7 @@ class HostRig:
         return HostRig(layout, survivors=[each.moved(layout.sandboxes) for each in self.driver.leave_all()])
 
     def state_of(self, sandbox: SandboxId) -> str:
-        """Return "running", "paused", "asleep", "lost" with a reason, or "gone"."""
+        """Return "running", "paused", "asleep", "lost" with a reason, or "gone". It is not out of reach."""
         live = self.host.live
         if (awake := live.find(sandbox)) is not None:
             assert awake.machine.alive
@@ -145,7 +146,8 @@ class HostRig:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx2.AsyncClient]:
         """A client of the host's interface; at the end every machine is ended."""
-        async with httpx2.AsyncClient(transport=MemoryTransport(host_app(self.host)), base_url="http://host") as client:
+        transport = MemoryTransport(host_app(self.host))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://host", timeout=None) as client:
             yield client
         for incarnation in self.host.live.all():
             await incarnation.aclose()

@@ -156,7 +156,9 @@ async def next_agent(found: HostRig) -> AsyncIterator[HostRig]:
     await found.recover()
     yield found
     live = found.host.live
-    for sandbox in [*(each.id for each in live.all()), *(each.id for each in live.sleepers()), *live.damaged]:
+    awake, asleep, far = live.all(), live.sleepers(), live.out_of_reach()
+    here = [*(each.id for each in awake), *(each.id for each in asleep), *(each.id for each in far)]
+    for sandbox in [*here, *live.damaged]:
         await delete(found.host, sandbox)
     assert [each for each in found.left if not each.startswith("snapshot")] == []
 

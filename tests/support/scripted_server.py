@@ -192,6 +192,11 @@ def event(name: str, **fields: object) -> bytes:
     return f"event: {name}\ndata: {json.dumps(fields)}\n\n".encode()
 
 
+def started() -> bytes:
+    """The event of a command that the guest has."""
+    return event("started", process_id=PROCESS["id"])
+
+
 def wrote(stream: str, data: bytes) -> bytes:
     """The event of output."""
     return event(stream, chunk=base64.b64encode(data).decode())

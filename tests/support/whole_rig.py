@@ -44,7 +44,10 @@ class WholeRig:
         transport = MemoryTransport(create_app(self.plane, KEY))
         self.http = await self._open.enter_async_context(
             httpx2.AsyncClient(
-                transport=transport, base_url="http://torpor/v1", headers={"authorization": f"Bearer {KEY}"}
+                transport=transport,
+                base_url="http://torpor/v1",
+                headers={"authorization": f"Bearer {KEY}"},
+                timeout=None,
             )
         )
         await reconcile(self.plane)

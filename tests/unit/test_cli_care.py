@@ -110,6 +110,26 @@ def test_kill_sends_a_signal(torpor: Torpor, words: list[str], sent: str) -> Non
     assert (code, json.loads(script.received[-1].body)) == (0, {"signal": sent})
 
 
+def test_one_that_cannot_be_killed_does_not_keep_the_next_from_it(torpor: Torpor) -> None:
+    gone = refusal(NotFound("there is no process job-x"))
+    argv = ["kill", BOX, JOB, JOB, "--json"]
+    code, out, err, _ = torpor(argv, SHOWN, gone, answer(PROCESS), Reply(204))
+    assert (code, json.loads(out), json.loads(err)["code"]) == (1, {"signalled": [JOB]}, "not_found")
+
+
+@pytest.mark.parametrize("words", [["list", "--limit"], ["snapshots", "--limit"]])
+def test_a_limit_beyond_all_sense_is_a_wrong_use(torpor: Torpor, words: list[str]) -> None:
+    code, _, err, _ = torpor([*words, "99999999999999999999"])
+    assert (code, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("words", [["list", "--state", "\udcff"], ["logs", "--events", "--type", "\udcff"]])
+def test_what_is_no_text_is_one_line(torpor: Torpor, words: list[str]) -> None:
+    code, _, err, _ = torpor(words)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "cannot be sent" in err
+
+
 def test_a_process_that_is_not_there_is_one_line(torpor: Torpor) -> None:
     code, _, err, _ = torpor(["kill", BOX, JOB], SHOWN, refusal(NotFound("there is no process job-x")))
     assert (code, err) == (1, "error: there is no process job-x.\n")
@@ -291,8 +311,9 @@ def test_a_moment_is_a_date_or_so_long_ago() -> None:
     assert ago is not None
     assert abs(datetime.now(UTC) - timedelta(hours=2) - ago) < timedelta(minutes=1)
     assert moment(None, "--since") is None
-    with pytest.raises(InvalidRequest, match="--since takes a moment"):
-        moment("yesterday", "--since")
+    for wrong in ("yesterday", "999999999d", "2030-13-01"):
+        with pytest.raises(InvalidRequest, match="--since takes a moment"):
+            moment(wrong, "--since")
 
 
 def test_amounts_are_worded_with_digits_that_tell_something() -> None:

@@ -66,6 +66,21 @@ def test_a_copy_needs_one_side_in_a_sandbox_and_an_absolute_path_there(source: s
         _sides(source, target)
 
 
+def test_an_empty_side_of_a_copy_is_not_the_folder_one_is_in() -> None:
+    for sides in (("", "box:/a"), ("box:/a", "")):
+        with pytest.raises(InvalidRequest, match="empty"):
+            _sides(*sides)
+
+
+def test_a_terminal_obeys_nothing_that_an_error_repeats(capsys: Captured) -> None:
+    output.complain("there is no \x1b[2J here", hint="look \x07 again")
+    assert capsys.readouterr().err == "error: there is no \ufffd[2J here. look \ufffd again\n"
+
+
+def test_a_text_is_shown_with_its_lines_and_without_what_a_terminal_would_obey() -> None:
+    assert wording.shown("a\tb\n\x1b]0;mine\x07\u202e é") == "a\tb\n\ufffd]0;mine\ufffd\ufffd é"
+
+
 def test_an_error_is_one_line_with_its_hint(capsys: Captured) -> None:
     assert output.fail(NotFound("there is\nno such thing.", hint="make one")) == 1
     assert capsys.readouterr() == ("", "error: there is no such thing. make one\n")

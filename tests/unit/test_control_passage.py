@@ -19,6 +19,7 @@ from torpor.errors import (
     InvalidRequest,
     NotFound,
     OutcomeUnknown,
+    SandboxLost,
     TorporError,
 )
 from torpor.model.ids import SandboxId
@@ -123,7 +124,8 @@ async def test_each_verb_holds_and_is_refused_where_its_row_says(bench: Bench, r
             async with bench.gate.passage(other, row) as crossing:
                 assert crossing.holds
         else:
-            with pytest.raises(NotFound if state is State.DELETED else Conflict):
+            refusal = {State.DELETED: NotFound, State.FAILED: SandboxLost}.get(state, Conflict)
+            with pytest.raises(refusal):
                 async with bench.gate.passage(other, row):
                     pytest.fail("a refused passage must not be entered")
         found = await bench.store.get(other)

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from control_rig import Rig, control_rig
+from control_rig import PATIENCE_S, Rig, control_rig
 from torpor.control.reaper import reap
+from torpor.control.reconcile import reconcile
 from torpor.errors import Busy
 
 
@@ -97,7 +98,8 @@ async def test_what_ended_while_nobody_looked_is_deleted_at_the_start(rig: Rig) 
     made = [await rig.create(ttl_seconds=10) for _ in range(20)]
     await rig.clock.jump(3600)
     async with reaping(rig):
-        assert {await rig.status(one) for one in made} == {"deleted"}
+        for one in made:
+            await rig.wait_status(one, "deleted")
         assert not rig.host.machines
 
 
@@ -109,3 +111,30 @@ async def test_a_deletion_that_failed_is_tried_again(rig: Rig) -> None:
         assert await rig.status(made) == "failed"
         await rig.clock.jump(30)
         assert await rig.status(made) == "deleted"
+
+
+async def test_what_cannot_be_ended_keeps_no_other_from_its_end(rig: Rig) -> None:
+    bad = [await rig.create(ttl_seconds=10) for _ in range(20)]
+    good = await rig.create(ttl_seconds=11)
+    rig.host.fail("close", Busy("not now"), times=20)
+    await rig.clock.jump(11)
+    async with reaping(rig):
+        await rig.wait_status(good, "deleted")
+        assert {await rig.status(one) for one in bad} <= {"failed", "deleting"}
+        await rig.clock.jump(30)
+        for one in bad:
+            await rig.wait_status(one, "deleted")
+
+
+async def test_an_end_that_hangs_is_given_up_for_now_and_keeps_no_other_from_its_own(rig: Rig) -> None:
+    async with reaping(rig):
+        stuck = [await rig.create(ttl_seconds=10) for _ in range(8)]
+        other = await rig.create(ttl_seconds=20)
+        holds = [rig.host.hold("close") for _ in stuck]
+        await rig.clock.jump(10)
+        for hold in holds:
+            await asyncio.wait_for(hold.reached.wait(), PATIENCE_S)
+        await rig.clock.jump(10 + 60)
+        await rig.wait_status(other, "deleted")
+        assert await reconcile(rig.plane) == len(stuck), "what became of them is for the reconciler to find out"
+        assert {await rig.status(one) for one in stuck} == {"deleted"}

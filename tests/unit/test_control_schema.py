@@ -154,7 +154,7 @@ async def test_a_database_of_the_first_schema_is_brought_forward_with_all_it_hol
     assert (found.id, found.state.value, found.name, found.boot_ms) == ("sbx-1", "running", "web", 88)
     assert (found.parent, found.from_snapshot, found.last_snapshot) == (None, None, None)
     assert await store.claimed(HERE, Claim("k", "d")) == found
-    assert await store.next_expiry() == found.expires_at
+    assert await store.next_expiry(found.created_at) == found.expires_at
     assert await store.every_snapshot() == []
     await store.aclose()
 
@@ -212,7 +212,7 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         "page": lambda: store.page(Listing(HERE)),
         "page_by_metadata": lambda: store.page(Listing(HERE, metadata={"run": "1"})),
         "due": lambda: store.due(datetime.now(UTC), 1),
-        "next_expiry": store.next_expiry,
+        "next_expiry": lambda: store.next_expiry(datetime.now(UTC)),
         "get": lambda: store.get(SandboxId("x")),
         "snapshots": lambda: store.snapshots(SnapshotListing(HERE)),
         "snapshots_of_one": lambda: store.snapshots(SnapshotListing(HERE, sandbox=SandboxId("x"))),

@@ -76,6 +76,25 @@ async def test_a_machine_that_has_died_holds_nothing_and_what_it_used_stays(mach
     assert meter.reading(0) == first == Reading(3, 100, 0, 0)
 
 
+async def test_what_a_machine_had_used_before_it_was_the_sandbox_s_is_never_counted_below_nothing(
+    machine: FakeMachine,
+) -> None:
+    machine.cpu = 3
+    meter = Meter(machine, Reading(cpu_seconds=-3), Watch())
+    machine.die("it crashed")
+    assert meter.reading(0).cpu_seconds == 0
+    late = Meter(machine, Reading(cpu_seconds=-3), Watch())  # it had died before anybody looked
+    assert late.reading(0).cpu_seconds == 0
+    assert late.counted().cpu_seconds == 0
+
+
+async def test_what_was_noted_of_a_machine_that_dies_before_it_is_looked_at_stays(machine: FakeMachine) -> None:
+    record = MachineRecord(new_sandbox_id(), TRACE, 80, began=1.0, counted=Reading(cpu_seconds=-3))
+    machine.die("it crashed")
+    meter = Meter.going_on(machine, record, Counted(2.0, 97.0, 5.0, 1))
+    assert meter.reading(0).cpu_seconds == 97
+
+
 @pytest.mark.parametrize(
     ("counted", "area"),
     [
@@ -115,3 +134,10 @@ def test_what_cannot_be_read_is_said_or_counts_as_nothing(tmp_path: Path) -> Non
         read_record(tmp_path)
     assert read_usage(tmp_path) is None
     assert read_deadline(tmp_path) is None
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / RECORD).mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        read_record(tmp_path)
+    assert read_record(tmp_path / "nowhere") is None

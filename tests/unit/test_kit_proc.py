@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,15 @@ def test_sockets_work_at_paths_longer_than_an_address_holds(tmp_path: Path) -> N
             ours.sendall(b"hi")
             assert theirs.recv(2) == b"hi"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_connecting_to_one_who_accepts_nobody_is_refused_at_once(tmp_path: Path) -> None:
+    with listen_at(tmp_path / "busy.sock") as listener:
+        with suppress(BlockingIOError):
+            while True:
+                connect_to(tmp_path / "busy.sock").close()  # each has given up, and is still in its way
+        listener.accept()[0].close()
+        connect_to(tmp_path / "busy.sock").close()
 
 
 def test_connecting_to_nobody_is_an_error(tmp_path: Path) -> None:

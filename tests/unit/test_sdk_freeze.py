@@ -246,7 +246,7 @@ def test_a_wrong_keyword_is_a_type_error() -> None:
             lambda: Sandbox.restore(SNP, template="base", client=client),  # type: ignore[call-arg]
             lambda: box.fork(timeout=5),  # type: ignore[call-overload]
             lambda: box.wake(ttl=5),  # type: ignore[call-arg]
-            lambda: box.hibernate(5),  # type: ignore[call-arg]
+            lambda: box.hibernate(5),  # type: ignore[call-arg, arg-type]
         ):
             with pytest.raises(TypeError):
                 act()

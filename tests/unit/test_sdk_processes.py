@@ -90,6 +90,30 @@ def test_a_wait_begins_with_the_oldest_byte_that_is_kept_and_says_so() -> None:
     assert script.received[1].query["stdout_from"] == "1000"
 
 
+def test_a_wait_goes_on_with_what_is_kept_where_its_command_ran_away_from_it() -> None:
+    script = Script(
+        [
+            answer(PROCESS),
+            refusal(InvalidRequest("stdout is kept from 7 on")),
+            answer(PROCESS | {"stdout_start": 7, "stdout_bytes": 9}),
+            streamed(wrote("stdout", b"hi"), ended()),
+        ]
+    )
+    mine = process(script)
+    assert (mine.wait().stdout, mine.truncated) == ("hi", True)
+    assert [one.query.get("stdout_from") for one in script.received] == [None, "0", None, "7"]
+
+
+def test_a_loop_tells_of_output_it_missed_and_an_offset_that_is_not_kept_is_refused() -> None:
+    refused, kept = refusal(InvalidRequest("kept from 7 on")), answer(PROCESS | {"stderr_start": 7, "stderr_bytes": 8})
+    mine = process(Script([answer(PROCESS), refused, kept, streamed(wrote("stderr", b"x"), ended())]))
+    assert (list(mine), mine.truncated) == ([("stderr", b"x")], True)
+    asked_for = process(Script([refused]))
+    with pytest.raises(InvalidRequest, match="from 7 on"):
+        list(asked_for.events(0, 0))
+    assert not asked_for.truncated
+
+
 def test_a_check_and_a_timeout_of_its_own_are_told_as_of_an_exec() -> None:
     with pytest.raises(CommandFailed):
         process(Script([answer(PROCESS), streamed(ended(1))])).wait(check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import httpx2
 import pytest
@@ -19,6 +20,7 @@ from scripted_server import (
     ended,
     event,
     refusal,
+    started,
     streamed,
     wrote,
 )
@@ -36,13 +38,14 @@ from torpor import (
     SandboxLost,
 )
 from torpor.sdk.results import SandboxInfo
+from torpor.sdk.retry import Reattaching
 from torpor.wire.errors import to_body
 from torpor.wire.public import SandboxView
 
 INFO = SandboxInfo.of(SandboxView.model_validate(VIEW))
 JOB = str(PROCESS["id"])
 EXEC = f"/v1/sandboxes/{INFO.id}/exec/stream"
-AT = f"/v1/sandboxes/{INFO.id}/processes/{JOB}"
+PROCESSES = f"/v1/sandboxes/{INFO.id}/processes"
 CUT = httpx2.ReadError("cut")
 
 
@@ -59,6 +62,11 @@ def key_of(request: Received) -> str:
     return request.headers["idempotency-key"]
 
 
+def place(script: Script) -> str:
+    """The path of the command that the script's first request ordered."""
+    return f"{PROCESSES}/key:{key_of(script.received[0])}"
+
+
 def test_a_broken_line_is_gone_on_with_from_the_byte_it_broke_at() -> None:
     heard: list[bytes] = []
     script = Script(
@@ -68,7 +76,6 @@ def test_a_broken_line_is_gone_on_with_from_the_byte_it_broke_at() -> None:
                 wrote("stderr", b"!"),
                 wrote("stdout", b"lost")[:-9],
                 breaks=CUT,
-                x_process_id=JOB,
             ),
             streamed(wrote("stdout", b"c"), breaks=httpx2.ReadTimeout("silent")),
             streamed(wrote("stdout", b"d")),
@@ -77,14 +84,14 @@ def test_a_broken_line_is_gone_on_with_from_the_byte_it_broke_at() -> None:
     )
     result = run(script, on_stdout=heard.append, binary=True)
     assert (result.stdout, result.stderr, result.exit_code, b"".join(heard)) == ("abcd", "!?", 3, b"abcd")
-    assert asked(script) == [f"POST {EXEC}", *[f"GET {AT}/stream"] * 3]
+    assert asked(script) == [f"POST {EXEC}", *[f"GET {place(script)}/stream"] * 3]
     offsets = [(one.query["stdout_from"], one.query["stderr_from"]) for one in script.received[1:]]
     assert offsets == [("2", "1"), ("3", "1"), ("4", "1")]
 
 
 def test_a_character_that_is_cut_with_the_line_is_whole_for_the_callback() -> None:
     heard: list[str] = []
-    first, last = streamed(wrote("stdout", b"\xe2\x82"), x_process_id=JOB), streamed(wrote("stdout", b"\xac"), ended())
+    first, last = streamed(wrote("stdout", b"\xe2\x82")), streamed(wrote("stdout", b"\xac"), ended())
     assert run(Script([first, last]), on_stdout=heard.append).stdout == "€"
     assert heard == ["€"]
 
@@ -97,6 +104,50 @@ def test_an_order_whose_answer_was_lost_is_sent_again_under_its_key_and_runs_onc
     assert len({key_of(one) for one in script.received}) == 1
 
 
+def test_a_silent_line_that_breaks_before_the_guest_has_the_command_brings_the_order_again() -> None:
+    script = Script([streamed(b": beat\n\n", breaks=CUT, x_process_id=JOB), streamed(started(), ended(6))])
+    assert run(script).exit_code == 6
+    assert asked(script) == [f"POST {EXEC}"] * 2
+    assert key_of(script.received[0]) == key_of(script.received[1])
+
+
+def test_once_the_guest_has_the_command_it_is_never_ordered_again() -> None:
+    script = Script([streamed(started(), breaks=CUT), streamed(b": beat\n\n", breaks=CUT), streamed(ended(6))])
+    assert run(script).exit_code == 6
+    assert asked(script) == [f"POST {EXEC}", *[f"GET {place(script)}/stream"] * 2]
+
+
+def test_output_that_was_not_kept_for_long_enough_is_passed_over_and_told_of() -> None:
+    kept = PROCESS | {"stdout_start": 900, "stdout_bytes": 903}
+    script = Script(
+        [
+            streamed(wrote("stdout", b"ab"), breaks=CUT),
+            refusal(InvalidRequest("stdout is kept from 900 on")),
+            answer(kept),
+            streamed(wrote("stdout", b"yz"), ended()),
+        ]
+    )
+    result = run(script)
+    assert (result.stdout, result.truncated) == ("abyz", True)
+    assert [one.query.get("stdout_from") for one in script.received] == [None, "2", None, "900"]
+
+
+def test_a_command_that_always_outruns_its_listener_is_given_up() -> None:
+    refused = refusal(InvalidRequest("stdout is not kept from there"))
+    kept = [answer(PROCESS | {"stdout_start": 900 + more, "stdout_bytes": 990}) for more in range(5)]
+    script = Script([streamed(started(), breaks=CUT), *[line for one in kept for line in (refused, one)], refused])
+    with pytest.raises(InvalidRequest, match="not kept from there"):
+        run(script)
+    assert script.answers == []
+
+
+def test_a_refusal_that_has_another_reason_is_raised() -> None:
+    refused = refusal(InvalidRequest("there is no byte 2 yet"))
+    script = Script([streamed(wrote("stdout", b"ab"), breaks=CUT), refused, answer(PROCESS)])
+    with pytest.raises(InvalidRequest, match="no byte 2"):
+        run(script)
+
+
 def test_two_commands_bear_different_keys() -> None:
     script = Script([streamed(ended()), streamed(ended())])
     run(script)
@@ -106,22 +157,20 @@ def test_two_commands_bear_different_keys() -> None:
 
 def test_an_error_that_the_server_expects_to_pass_is_waited_out() -> None:
     told = to_body(HostUnreachable("the host agent restarts")).model_dump()
-    script = Script([streamed(event("error", **told), x_process_id=JOB), streamed(ended(5))])
+    script = Script([streamed(event("error", **told)), streamed(ended(5))])
     assert run(script).exit_code == 5
 
 
 def test_a_definite_error_is_raised_at_once() -> None:
     told = to_body(SandboxLost("the machine died")).model_dump()
     with pytest.raises(SandboxLost):
-        run(Script([streamed(event("error", **told), x_process_id=JOB)]))
+        run(Script([streamed(event("error", **told))]))
 
 
 def test_input_is_sent_again_only_where_the_command_is_still_there() -> None:
-    script = Script(
-        [streamed(wrote("stdout", b"ab"), breaks=CUT, x_process_id=JOB), answer(PROCESS), streamed(ended())]
-    )
+    script = Script([streamed(wrote("stdout", b"ab"), breaks=CUT), answer(PROCESS), streamed(ended())])
     run(script, stdin="in")
-    assert asked(script) == [f"POST {EXEC}", f"GET {AT}", f"POST {EXEC}"]
+    assert asked(script) == [f"POST {EXEC}", f"GET {place(script)}", f"POST {EXEC}"]
     again = json.loads(script.received[2].body)
     assert (again["stdin_base64"], again["stdout_from"], key_of(script.received[2])) == (
         "aW4=",
@@ -132,14 +181,14 @@ def test_input_is_sent_again_only_where_the_command_is_still_there() -> None:
 
 @pytest.mark.parametrize("stdin", [None, "in"])
 def test_a_command_that_a_rollback_undid_is_not_run_again(stdin: str | None) -> None:
-    script = Script([streamed(breaks=CUT, x_process_id=JOB), refusal(NotFound("there is no process"))])
+    script = Script([streamed(started(), breaks=CUT), refusal(NotFound("there is no process"))])
     with pytest.raises(OutcomeUnknown, match="not there any more"):
         run(script, stdin=stdin)
     assert script.received[-1].method == "GET"
 
 
 def test_a_server_that_stays_away_leaves_the_outcome_unknown() -> None:
-    script = Script([streamed(wrote("stdout", b"x"), breaks=CUT, x_process_id=JOB)])
+    script = Script([streamed(wrote("stdout", b"x"), breaks=CUT)])
     with pytest.raises(OutcomeUnknown, match=r"broke before.*the command may still be running"):
         run(script, RESIGNED)
     assert asked(script) == [f"POST {EXEC}"]
@@ -152,37 +201,56 @@ def test_a_server_that_was_never_there_is_not_waited_for_as_one_that_went_away()
 
 def test_patience_begins_anew_with_every_byte() -> None:
     patient = Retry(attempts=1, first_delay_s=0.0, longest_delay_s=0.0, reattach_s=0.2)
-    lines = [streamed(wrote("stdout", b"."), breaks=CUT, x_process_id=JOB) for _ in range(200)]
+    lines = [streamed(wrote("stdout", b"."), breaks=CUT) for _ in range(200)]
     assert len(run(Script([*lines, streamed(ended())]), patient).stdout) == 200
 
 
+@pytest.mark.parametrize("begun", [b"", started()])
+def test_signs_of_life_alone_do_not_keep_the_patience_up(begun: bytes) -> None:
+    patient = Retry(attempts=1, first_delay_s=0.0, longest_delay_s=0.0, reattach_s=0.05)
+    beats = [streamed(*[b": beat\n\n"] * 3, breaks=CUT) for _ in range(100_000)]
+    script = Script([streamed(begun, breaks=CUT), *beats])
+    with pytest.raises(OutcomeUnknown):
+        run(script, patient)
+
+
+def test_a_line_that_held_for_long_costs_no_patience_when_it_breaks() -> None:
+    patience = Reattaching(Retry(first_delay_s=0.0, longest_delay_s=0.0, reattach_s=0.05))
+    patience.progress()
+    until = time.monotonic() + 0.06
+    while time.monotonic() < until:  # nothing is heard for longer than that
+        pass
+    assert patience.delay_s(OutcomeUnknown("broke")) == 0.0
+
+
 def test_ctrl_c_kills_the_command() -> None:
-    script = Script([streamed(wrote("stdout", b"x"), breaks=KeyboardInterrupt(), x_process_id=JOB), Reply(204)])
+    script = Script([streamed(wrote("stdout", b"x"), breaks=KeyboardInterrupt()), Reply(204)])
     with pytest.raises(KeyboardInterrupt):
         run(script)
-    assert (asked(script)[-1], json.loads(script.received[-1].body)) == (f"POST {AT}/signal", {"signal": "SIGKILL"})
+    assert asked(script)[-1] == f"POST {place(script)}/signal"
+    assert json.loads(script.received[-1].body) == {"signal": "SIGKILL"}
 
 
-def test_a_command_whose_id_is_not_known_yet_is_asked_for_it_and_killed() -> None:
-    script = Script([KeyboardInterrupt(), streamed(x_process_id=JOB), Reply(204)])
+@pytest.mark.parametrize("reply", [Reply(204), refusal(NotFound("there is no process"))])
+def test_who_is_interrupted_before_an_answer_kills_what_has_the_key_and_starts_nothing(reply: Reply) -> None:
+    script = Script([KeyboardInterrupt(), reply])
     with pytest.raises(KeyboardInterrupt):
         run(script)
-    assert asked(script) == [f"POST {EXEC}", f"POST {EXEC}", f"POST {AT}/signal"]
-    assert key_of(script.received[0]) == key_of(script.received[1])
+    assert asked(script) == [f"POST {EXEC}", f"POST {place(script)}/signal"]
 
 
 def test_an_error_in_a_callback_is_the_callers_own_and_kills_the_command() -> None:
     def upset(_: str) -> None:
         raise HostUnreachable("of the caller's own doing")
 
-    script = Script([streamed(wrote("stdout", b"x"), ended(), x_process_id=JOB), Reply(204)])
+    script = Script([streamed(wrote("stdout", b"x"), ended()), Reply(204)])
     with pytest.raises(HostUnreachable, match="own doing"):
         run(script, on_stdout=upset)
-    assert asked(script) == [f"POST {EXEC}", f"POST {AT}/signal"]
+    assert asked(script) == [f"POST {EXEC}", f"POST {place(script)}/signal"]
 
 
 def test_a_kill_that_does_not_get_through_hides_nothing() -> None:
-    script = Script([streamed(breaks=KeyboardInterrupt(), x_process_id=JOB), httpx2.ConnectError("away")])
+    script = Script([streamed(breaks=KeyboardInterrupt()), httpx2.ConnectError("away")])
     with pytest.raises(KeyboardInterrupt):
         run(script)
     assert script.answers == []
@@ -196,11 +264,13 @@ async def test_cancelling_an_exec_kills_the_command() -> None:
 
     heard = asyncio.Event()
     requests: list[str] = []
+    keys: list[str] = []
 
     def reply(request: httpx2.Request) -> httpx2.Response:
         requests.append(request.url.path)
         if request.url.path == EXEC:
-            return httpx2.Response(200, headers={"x-process-id": JOB}, stream=Endless())
+            keys.append(request.headers["idempotency-key"])
+            return httpx2.Response(200, stream=Endless())
         return Reply(204).response()
 
     async with AsyncClient("http://127.0.0.1:1", "k", transport=httpx2.MockTransport(reply)) as client:
@@ -209,7 +279,7 @@ async def test_cancelling_an_exec_kills_the_command() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert requests == [EXEC, f"{AT}/signal"]
+    assert requests == [EXEC, f"{PROCESSES}/key:{keys[0]}/signal"]
 
 
 @pytest.mark.parametrize("wrong", ["", "nonsense", "job-1", "../x", "sbx-0123456789bcdfgh"])

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from scripted_server import RESIGNED, SNAPSHOT, VIEW, Script, answer, refusal, streamed
-from torpor import AsyncClient, AsyncSandbox, Busy, InvalidRequest, OutcomeUnknown, Sandbox, Snapshot, Snapshots
+from torpor import AsyncClient, AsyncSandbox, Busy, InvalidRequest, OutcomeUnknown, Retry, Sandbox, Snapshot, Snapshots
 from torpor.sdk.results import SandboxInfo
 from torpor.wire.events import EventView
 from torpor.wire.public import SandboxView, SnapshotView
@@ -123,6 +123,21 @@ def test_following_ends_with_the_patience() -> None:
         assert next(iter(events)).cursor == "1"
         with pytest.raises(OutcomeUnknown):
             next(iter(events))
+
+
+def test_a_stream_that_always_ends_in_good_order_is_not_asked_for_ever() -> None:
+    script = Script([streamed(b": beat\n\n") for _ in range(100_000)])
+    patient = Retry(first_delay_s=0.0, longest_delay_s=0.0, reattach_s=0.05)
+    with script.client(patient) as client, pytest.raises(OutcomeUnknown, match="ended the stream of events"):
+        list(client.events(follow=True))
+    assert len(script.received) > 1
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"cursor": 5}'])
+def test_an_event_that_cannot_be_read_is_told_of_and_not_asked_for_again(data: bytes) -> None:
+    script = Script([streamed(b"event: state\ndata: " + data + b"\n\n")])
+    with script.client() as client, pytest.raises(OutcomeUnknown, match="not in the form"):
+        list(client.events(follow=True))
 
 
 async def test_the_async_twin_has_usage_and_events() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted_server import HASTY, SNAPSHOT, VIEW, Reply, answer, refusal
-from torpor import AsyncClient, AsyncSandbox, Client, FreezeFailed, RestoreFailed, Sandbox
+from torpor import AsyncClient, AsyncSandbox, Client, Conflict, FreezeFailed, RestoreFailed, Sandbox
 from torpor.sdk.results import SandboxInfo
 from torpor.sdk.thinking import FIRST_GUESS_S, MOST_WAITS, Costs, Pause, Pauses, Thought, Waits
 from torpor.wire.public import SandboxView
@@ -102,7 +103,10 @@ class Sleeper(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     replies: dict[str, Reply] = field(default_factory=dict)
     state: str = "running"
     verbs: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
     asleep: threading.Event = field(default_factory=threading.Event)
+    # So often the sandbox is in use when it is to hibernate.
+    busy: int = 0
     hold: threading.Event | None = None
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -110,11 +114,17 @@ class Sleeper(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         if request.method == "GET":
             body = SLEPT if verb == "snapshots" else VIEW | {"status": self.state}
             return self.replies.get(verb, answer(body)).response()
+        if request.method == "DELETE":
+            return Reply(204).response()
         self.verbs.append(verb)
+        self.bodies.append(request.read())
+        if verb == "hibernate" and self.busy > 0:
+            self.busy -= 1
+            return refusal(Conflict("in use", seen="running")).response()
         if self.hold is not None and verb == "hibernate":
             self.hold.wait(PATIENCE_S)
         if verb not in self.replies:
-            self.state = {"hibernate": "hibernated", "wake": "running"}[verb]
+            self.state = {"hibernate": "hibernated", "wake": "running"}.get(verb, self.state)
         self.asleep.set()
         return self.replies.get(verb, answer({"status": self.state})).response()
 
@@ -140,6 +150,48 @@ def test_a_wait_that_lasts_is_slept_through_and_the_sandbox_is_awake_after_it() 
         assert pause.waited_s >= pause.asleep_s >= 0
         assert pause.break_even_s == pause.threshold_s == 0.002
         assert (box.thought.waits, box.thought.hibernations, box.thought.saved_s) == (1, 1, pause.saved_s)
+
+
+def test_a_sandbox_in_use_is_looked_at_again_until_it_is_not() -> None:
+    server = Sleeper(busy=2)
+    with server.sandbox() as box:
+        with box.thinking() as pause:
+            server.until_asleep()
+        assert (server.verbs, server.state) == (["hibernate"] * 3 + ["wake"], "running")
+        assert (pause.hibernated, pause.left, pause.error) == (True, None, None)
+    assert {json.dumps(json.loads(body)) for body in server.bodies[:3]} == {'{"if_unused": true}'}
+
+
+def test_a_sandbox_in_use_to_the_end_of_the_wait_is_left_alone_and_the_report_says_so() -> None:
+    server = Sleeper(busy=10_000)
+    with server.sandbox() as box:
+        with box.thinking() as pause:
+            while pause.left is None:
+                pass
+        assert (set(server.verbs), pause.hibernated, pause.error) == ({"hibernate"}, False, None)
+        assert str(pause).endswith(" s, in use")
+
+
+@pytest.mark.parametrize("state", ["paused", "hibernated"])
+def test_a_sandbox_that_rests_already_is_left_as_it_is_and_the_report_says_so(state: str) -> None:
+    server = Sleeper(state=state)
+    with server.sandbox() as box:
+        with box.thinking() as pause:
+            while pause.left is None:
+                pass
+        assert (server.verbs, server.state, pause.left, pause.hibernated) == ([], state, state, False)
+        assert str(pause).endswith(f" s, {state}")
+
+
+def test_one_that_was_paused_in_the_block_after_it_slept_is_not_woken() -> None:
+    server = Sleeper()
+    with server.sandbox() as box:
+        with box.thinking() as pause:
+            server.until_asleep()
+            while not pause.hibernated:
+                pass
+            server.state = "paused"
+        assert (server.verbs, server.state) == (["hibernate"], "paused")
 
 
 def test_a_short_wait_leaves_the_sandbox_alone() -> None:
@@ -187,6 +239,7 @@ def test_a_wake_that_fails_is_raised_at_the_end_of_the_block() -> None:
             server.until_asleep()
         assert (pause.error, box.thought.waits) == ("no such luck", 1)
         del server.replies["wake"]
+        box.wake()
         server.asleep.clear()
         with box.thinking():
             server.until_asleep()
@@ -236,8 +289,34 @@ def test_within_a_block_another_one_does_nothing() -> None:
         assert (server.verbs, box.thought.waits) == (["hibernate", "wake"], 1)
 
 
+class _Slow(SandboxInfo):
+    """Is read slowly by one thread: that stops half-way until another one has learned something, or has to wait."""
+
+    midway = threading.Event()
+    learned = threading.Event()
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "template" and threading.current_thread().name == "slow":
+            self.midway.set()
+            self.learned.wait(0.3)
+        return super().__getattribute__(name)
+
+
+def test_what_a_block_learns_beside_its_caller_takes_nothing_away_from_what_that_one_learned() -> None:
+    transport = Sleeper(replies={"snapshots": answer(SNAPSHOT)})
+    with Client("http://127.0.0.1:1", "k", transport=transport) as client:
+        box = Sandbox(client, _Slow.of(SandboxView.model_validate(VIEW)))
+        slow = threading.Thread(target=box.snapshot, name="slow")
+        slow.start()
+        assert _Slow.midway.wait(PATIENCE_S)
+        box.hibernate()
+        _Slow.learned.set()
+        slow.join()
+    assert (box.state, box.info.last_snapshot_id) == ("hibernated", SNAPSHOT["id"])
+
+
 def test_a_sandbox_that_was_deleted_in_the_block_is_not_woken() -> None:
-    server = Sleeper(replies={"sbx-0123456789bcdfgh": Reply(204)})
+    server = Sleeper()
     with server.sandbox() as box, box.thinking():
         server.until_asleep()
         box.delete()

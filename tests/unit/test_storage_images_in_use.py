@@ -10,7 +10,7 @@ import pytest
 from frozen_parts import a_snapshot, a_template, fill, publish_snapshot, publish_template, snapshot_id
 from torpor.errors import SnapshotCorrupt
 from torpor.host.bake import images_in_use
-from torpor.host.sleep import BASE
+from torpor.host.record import BASE
 from torpor.model.ids import SnapshotId
 from torpor.storage.frozen import MANIFEST, link_parts, seal
 from torpor.storage.layout import Layout

@@ -162,3 +162,51 @@ async def test_an_application_may_answer_without_reading_the_body() -> None:
 
     async with client_of(app) as client:
         assert (await client.put("/", content=endless())).content == b"enough"
+
+
+READ = httpx2.Timeout(None, read=0.05)
+
+
+async def test_an_answer_that_does_not_begin_is_given_up_after_the_read_timeout() -> None:
+    over = asyncio.Event()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+
+    async with client_of(app) as client:
+        with pytest.raises(httpx2.ReadTimeout):
+            await client.get("/", timeout=READ)
+        assert over.is_set()
+
+
+async def test_an_answer_that_does_not_go_on_is_given_up_after_the_read_timeout() -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send(START)
+        await send(body(b"one", more=True))
+        await asyncio.Event().wait()
+
+    async with client_of(app) as client, client.stream("GET", "/", timeout=READ) as answer:
+        chunks = answer.aiter_raw()
+        assert await anext(chunks) == b"one"
+        with pytest.raises(httpx2.ReadTimeout):
+            await anext(chunks)
+
+
+async def test_a_request_whose_sender_takes_its_time_is_not_given_up() -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b"a"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.04)
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send(START)
+        await send(body(b"all"))
+
+    async with client_of(app) as client:
+        assert (await client.put("/", content=slowly(), timeout=httpx2.Timeout(None, read=0.1))).content == b"all"

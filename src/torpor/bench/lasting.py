@@ -82,8 +82,8 @@ def duty(subject: Subject, rounds: int) -> Iterator[Figure]:
         sandbox.hibernate()
         since, begun = datetime.now(UTC), time.monotonic()
         for turn in range(rounds):
-            woken = time.monotonic()
             sandbox.wake()
+            woken = time.monotonic()
             sandbox.exec(["python3", "-c", _WORK], check=True)
             sandbox.hibernate()
             awake_s += time.monotonic() - woken

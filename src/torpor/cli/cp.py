@@ -71,6 +71,8 @@ def _sides(source: str, target: str) -> tuple[_Place, _Place, bool]:
 
 
 def _place(text: str) -> _Place:
+    if not text:
+        raise InvalidRequest("one side of a copy is empty", hint="`.` is the folder you are in")
     sandbox, colon, path = text.partition(":")
     if colon and sandbox and "/" not in sandbox:
         if not path.startswith("/"):

@@ -43,9 +43,12 @@ def logs(
     with connection() as client:
         if not events:
             if sandbox is None:
-                raise InvalidRequest("the console of which sandbox?", hint="give its id, or --events for all")
+                raise InvalidRequest("no sandbox is named", hint="give its id, or --events for the events of all")
             text = find(client, sandbox).logs()
-            output.show_json({"log": text}) if json else output.say(text.rstrip("\n"))
+            text = text.rstrip("\n")
+            # A program gets it as it is; a person's terminal would do what a guest writes there.
+            said = wording.shown(text.replace("\r\n", "\n")) if output.is_shown() else text
+            output.show_json({"log": text}) if json else output.say(said)
             return
         # An id may be of a sandbox that is deleted, whose events are still there.
         of = sandbox if sandbox is None or is_sandbox_id(sandbox) else find(client, sandbox).id

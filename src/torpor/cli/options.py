@@ -81,6 +81,10 @@ Labels = Annotated[
 ]
 
 
+# How many of a listing are wanted.
+Limit = Annotated[int | None, typer.Option("--limit", min=1, max=2**31, help="At most so many, the newest.")]
+
+
 # What is said of a new sandbox, however it is made.
 Name = Annotated[str | None, typer.Option("--name", help="A unique name, which can be used in place of the id.")]
 Ttl = Annotated[
@@ -159,10 +163,14 @@ def moment(text: str | None, option: str) -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone()
+    except OverflowError as error:
+        raise InvalidRequest(f"{option} takes a moment of this age, and {text!r} is not") from error
     except ValueError:
         pass
     try:
         return datetime.now().astimezone() - timedelta(seconds=seconds(text, option))
+    except OverflowError as error:
+        raise InvalidRequest(f"{option} takes a moment of this age, and {text!r} is not") from error
     except InvalidRequest as error:
         raise InvalidRequest(
             f"{option} takes a moment such as 2030-01-31T12:00, or how long ago it was such as 2h, not {text!r}"

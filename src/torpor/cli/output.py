@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
+from torpor.cli.wording import plain
 from torpor.errors import InvalidRequest, SandboxLost, TorporError
 from torpor.wire.errors import to_body
 
@@ -62,9 +63,12 @@ def is_watched() -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line of the result."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Print a line of the result. Raises ReaderGone."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 def note(text: str) -> None:
@@ -278,8 +282,9 @@ def fail(error: BaseException) -> int:
 def complain(message: str, hint: str | None = None) -> None:
     """Print `error: sentence. hint` on stderr, red where a person looks."""
     start = "\x1b[1;31merror:\x1b[0m" if is_watched() and _has_colour() else "error:"
-    line = " ".join(message.split()).rstrip(".")
-    sys.stderr.write(f"{start} {line}." + (f" {hint}" if hint else "") + "\n")
+    # It may repeat what a guest, or somebody's shell, has said.
+    line = plain(message).rstrip(".")
+    sys.stderr.write(f"{start} {line}." + (f" {plain(hint)}" if hint else "") + "\n")
 
 
 def _way_out(error: TorporError) -> str | None:

@@ -9,7 +9,7 @@ import typer
 
 from torpor.cli import output, wording
 from torpor.cli.options import Json, SandboxName
-from torpor.errors import ExecTimeout
+from torpor.errors import ExecTimeout, HostUnreachable, TorporError
 
 if TYPE_CHECKING:
     from torpor.sdk import Process, ProcessInfo
@@ -79,20 +79,30 @@ def kill(
         str, typer.Option("--signal", "-s", metavar="SIG", help="KILL ends all it started; others go to its group.")
     ] = "KILL",
     json: Json = False,
-) -> None:
+) -> int:
     """Send commands of a sandbox a signal; KILL unless another one is given.
 
     Example: `torpor kill sbx-4kd9m2x7p0c5w8zt job-8m2x7p0c5w4zt9kd -s TERM`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
+    signalled: list[str] = []
+    code = 0
     with connection() as client:
         box = find(client, sandbox)
         for id in processes:
-            box.attach(id).kill(signal)
+            try:
+                box.attach(id).kill(signal)
+            except HostUnreachable:
+                raise
+            except TorporError as error:
+                code = output.fail(error)
+                continue
+            signalled.append(id)
             output.note(f"sent {signal.upper()} to {id}")
     if json:
-        output.show_json({"signalled": processes})
+        output.show_json({"signalled": signalled})
+    return code
 
 
 def record(info: ProcessInfo) -> dict[str, Any]:
@@ -104,6 +114,8 @@ def _pass_on(process: Process, start: int | None) -> int:
     with closing(process.events(start)) as pieces:
         for stream, data in pieces:
             (output.to_stdout if stream == "stdout" else output.to_stderr)(data)
+    if process.truncated:
+        output.note("some of its output is missing here: it was not kept for long enough")
     return process.exit_code or 0
 
 

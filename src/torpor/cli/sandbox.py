@@ -17,6 +17,7 @@ from torpor.cli.options import (
     Idle,
     Json,
     Labels,
+    Limit,
     Memory,
     Name,
     OnCrash,
@@ -157,7 +158,7 @@ def fork(
 def list_all(
     metadata: Labels = None,
     state: Annotated[str | None, typer.Option(help="Only those in this state, such as running.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")] = None,
+    limit: Limit = None,
     json: Json = False,
 ) -> None:
     """List the sandboxes, newest first.

@@ -24,7 +24,7 @@ def serve(
     ] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run the server in the foreground. Ctrl-C stops it and ends every sandbox's machine.
+    """Run the server in the foreground. Ctrl-C stops it, and puts to sleep what runs.
 
     Example: `sudo torpor serve`
     """

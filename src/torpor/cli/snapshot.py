@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from torpor.cli import output, wording
-from torpor.cli.options import Json, SandboxName, SnapshotName, SnapshotNames, complete_id
+from torpor.cli.options import Json, Limit, SandboxName, SnapshotName, SnapshotNames, complete_id
 from torpor.cli.sandbox import called
 from torpor.errors import HostUnreachable, NotFound, TorporError
 
@@ -156,7 +156,7 @@ def list_all(
         str | None,
         typer.Argument(metavar="ID", help="Only those of this sandbox: its id or name.", autocompletion=complete_id),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")] = None,
+    limit: Limit = None,
     as_tree: Annotated[bool, typer.Option("--tree", help="Draw which was taken after which.")] = False,
     json: Json = False,
 ) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+# Stands in the place of what cannot be shown.
+_STRANGE = "\N{REPLACEMENT CHARACTER}"
+
 
 def ago(moment: datetime) -> str:
     """Return how long ago, or until, a moment is: `3 min`."""
@@ -54,6 +57,11 @@ def instant(moment: datetime) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def shown(text: str) -> str:
+    """Return a text that came from elsewhere with its lines as they are, but without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else _STRANGE for letter in text)
+
+
 def plain(text: str) -> str:
     """Return a text that came from elsewhere on one line, and without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+    return shown(" ".join(text.split()))

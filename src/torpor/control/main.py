@@ -44,7 +44,7 @@ class ControlConfig:
     """Where the control plane keeps its data, and how often, in seconds, it compares it with the host's.
 
     `stop_within_s`: how long its end may take in all to put to sleep what runs, in seconds.
-    `beat_every_s`: how often what is used is counted.
+    `beat_every_s`: how often what is used is counted. `tells_commands`: whether events have commands' text in them.
     """
 
     home: Path
@@ -53,19 +53,27 @@ class ControlConfig:
     stop_within_s: float = 60.0
     beat_every_s: float = 10.0
     prices: Prices = field(default_factory=Prices)
+    tells_commands: bool = True
 
     @classmethod
     def from_environment(cls, home: Path) -> ControlConfig:
         """Return the configuration for a data directory, with what the environment sets.
 
-        TORPOR_STOP_SECONDS, TORPOR_PRICE_VCPU_SECOND, TORPOR_PRICE_GIB_SECOND. Raises InvalidRequest.
+        TORPOR_STOP_SECONDS, TORPOR_EVENT_COMMANDS, TORPOR_PRICE_VCPU_SECOND, TORPOR_PRICE_GIB_SECOND. Raises
+        InvalidRequest.
         """
         stop = os.environ.get("TORPOR_STOP_SECONDS", "60")
         if not (stop.isascii() and stop.isdecimal()):
             raise InvalidRequest(
                 f"TORPOR_STOP_SECONDS is {stop!r}; it is a number of seconds, 0 to put nothing to sleep"
             )
-        return cls(home, stop_within_s=float(stop), prices=prices_from(os.environ))
+        commands = os.environ.get("TORPOR_EVENT_COMMANDS", "on")
+        if commands not in ("on", "off"):
+            raise InvalidRequest(
+                f"TORPOR_EVENT_COMMANDS is {commands!r}; it is on, or off to keep commands out of events"
+            )
+        prices = prices_from(os.environ)
+        return cls(home, stop_within_s=float(stop), prices=prices, tells_commands=commands == "on")
 
 
 @asynccontextmanager
@@ -85,7 +93,7 @@ async def control_plane(config: ControlConfig, host_transport: httpx2.AsyncBaseT
         undo.push_async_callback(_close, store)
         host = HostClient(host_transport)
         undo.push_async_callback(_close, host)
-        plane = plane_of(store, host, config.clock, config.prices)
+        plane = plane_of(store, host, config.clock, config.prices, tells_commands=config.tells_commands)
         await undo.enter_async_context(kept(plane, config))
         yield create_app(plane, key)
 
@@ -105,6 +113,7 @@ async def kept(plane: Plane, config: ControlConfig) -> AsyncIterator[None]:
             forget(plane),
             watch(plane, config.watch_every_s),
             plane.noter.write(),
+            plane.deadlines.work(config.watch_every_s),
             sweep(plane),
             take_checkpoints(plane),
         ]

@@ -19,7 +19,7 @@ import structlog
 from torpor.control.service.attempts import AT_MOST, WITHIN_S
 from torpor.control.service.passage import reading_of
 from torpor.control.service.plane import Plane
-from torpor.control.service.recovery import begin_recovery, wishes_recovery
+from torpor.control.service.recovery import begin_recoveries, begin_recovery, wishes_recovery
 from torpor.control.service.shelf import superfluous
 from torpor.control.service.snapshots import keep, tidy
 from torpor.control.store.contract import Facts
@@ -187,6 +187,7 @@ async def reconcile_snapshots(plane: Plane) -> int:
     living = {sandbox.id: sandbox for sandbox in await plane.store.living()}
     there = await plane.host.snapshots()
     found = {frozen.id: SandboxId(frozen.sandbox) for frozen in there.items}
+    plane.shelf.forget_other_strays(found)
     owners = {record.id: record.sandbox for record in recorded}
     # One that cannot be read keeps its record, by which it can be named, and deleted.
     found |= {one: owners[SnapshotId(one)] for one in there.unreadable if one in owners}
@@ -239,7 +240,7 @@ async def watch(plane: Plane, every_s: float) -> None:
         await rung_or_slept(plane.bells.truth, plane.clock.sleep(every_s))
         try:
             await reconcile_sandboxes(plane)
-            await plane.deadlines.tell_untold()
+            await begin_recoveries(plane)
             if number % _SHELF_ROUNDS == 0:
                 await reconcile_snapshots(plane)
         except TorporError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -54,7 +55,7 @@ class Commands:
         another order's, InvalidRequest if there is no output there (any more).
         """
         data = _stdin_of(order)
-        request = _request_of("exec", order) | {"stdin": bool(data)}
+        request = _request_of("exec", order) | _input_of(order, data)
         if order.job is not None and (order.stdout_from or order.stderr_from):
             request |= {"stdout_from": order.stdout_from, "stderr_from": order.stderr_from}
         async with self._call(request) as call, _feeding(call, data):
@@ -69,7 +70,7 @@ class Commands:
         Raises Conflict if the id is another order's.
         """
         data = _stdin_of(order)
-        request = _request_of("start", order) | {"stdin": bool(data), "open": order.open_stdin}
+        request = _request_of("start", order) | _input_of(order, data) | {"open": order.open_stdin}
         async with self._call(request) as call, _feeding(call, data):
             return job_of(await call.result(), order.job)
 
@@ -155,6 +156,12 @@ def _stdin_of(order: ExecOrder) -> bytes:
         return base64.b64decode(order.stdin or "", validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest("stdin is not base64") from error
+
+
+def _input_of(order: ExecOrder, data: bytes) -> dict[str, Any]:
+    """Return what a request says of its input; for a job also what tells it from any other, which is not sent yet."""
+    said: dict[str, Any] = {"stdin": bool(data)}
+    return said if order.job is None or not data else said | {"stdin_digest": hashlib.sha256(data).hexdigest()}
 
 
 @asynccontextmanager

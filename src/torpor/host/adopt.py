@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,47 +14,59 @@ from torpor.guest.channel import Channel
 from torpor.guest.client import Guest
 from torpor.host.live import ConnectGuest, Incarnation, Live
 from torpor.host.meter import Meter
-from torpor.host.record import MachineRecord, is_marked_paused, read_usage
-from torpor.host.sleep import BASE
+from torpor.host.record import BASE, MachineRecord, is_marked_paused, read_usage
+from torpor.host.unreachable import Unreachable
 from torpor.kit.files import sweep
-from torpor.kit.shielded import wait_ended
+from torpor.kit.shielded import shielded, wait_ended
 from torpor.storage.frozen import read as read_frozen
 from torpor.vmm.driver import Place, Survivors
 
 _log = structlog.get_logger(__name__)
+# What did not answer is tried again after this, in seconds, and then after twice as long each time.
+_FIRST_S, _LONGEST_S = 1.0, 30.0
+
+# Tries to take over what was out of reach, and tells whether that was settled.
+TakeOver = Callable[[Unreachable], Awaitable[bool]]
 
 
-async def adopt(survivors: Survivors, folder: Path, record: MachineRecord) -> Incarnation:
-    """Take over the machine that is on record in a sandbox's folder.
+async def adopt(survivors: Survivors, folder: Path, record: MachineRecord, *, within_s: float) -> Incarnation:
+    """Take over the machine that is on record in a sandbox's folder, if it answers within a time.
 
     It runs on, unless somebody has paused it, whatever was done with it when its host agent died. There is no line to
-    its guest yet. Raises SandboxLost if it is no more, RestoreFailed, SnapshotCorrupt or Unsupported if it cannot be
-    worked with; it is ended then.
+    its guest yet. Raises SandboxLost if it is no more; Unavailable, RestoreFailed, SnapshotCorrupt, Unsupported or
+    OSError if it cannot be worked with now. Then, and where this is cancelled, it is left as it is.
     """
     place = Place(record.sandbox, folder)
-    machine = await survivors.adopt(place, record.trace)
+    machine = await survivors.adopt(place, record.trace, within_s=within_s)
     try:
         sweep(folder)
         base, paused = read_frozen(folder / BASE), is_marked_paused(folder)
         if not paused:
             await machine.resume()
+        meter = Meter.going_on(machine, record, read_usage(folder))
     except BaseException:
-        await machine.aclose()
+        await shielded(machine.leave())
         raise
-    meter = Meter.going_on(machine, record, read_usage(folder))
     incarnation = Incarnation(record.sandbox, base, place, machine, Guest(Channel.lost()), meter, record.boot_ms)
     incarnation.stands_still = incarnation.paused = paused
     incarnation.adopted = True
+    _log.info("took over a machine", sandbox=record.sandbox, pid=machine.pid, paused=paused)
     return incarnation
 
 
 @asynccontextmanager
-async def greeting(live: Live, connect: ConnectGuest) -> AsyncIterator[None]:
-    """Make the lines to the guests that were taken over while the block lasts.
+async def greeting(
+    live: Live, connect: ConnectGuest, take_over: TakeOver | None = None, *, first_s: float = _FIRST_S
+) -> AsyncIterator[None]:
+    """Make the lines to the guests that were taken over while the block lasts, and take over what was out of reach.
 
-    They may stand still, as their host agent has died in the middle of something: they are told to go on.
+    They may stand still, as their host agent has died in the middle of something: they are told to go on. Each is
+    tried again and again, at first after `first_s` seconds.
     """
-    tasks = [asyncio.create_task(_greet(each, connect)) for each in live.all() if each.adopted and not each.paused]
+    tasks = [asyncio.create_task(_greet(live, each, connect, first_s)) for each in live.all() if each.adopted]
+    if take_over is not None:
+        for each in live.out_of_reach():
+            tasks.append(asyncio.create_task(_reach(live, each, connect, take_over, first_s)))
     try:
         yield
     finally:
@@ -64,8 +76,29 @@ async def greeting(live: Live, connect: ConnectGuest) -> AsyncIterator[None]:
             await wait_ended(task)
 
 
-async def _greet(incarnation: Incarnation, connect: ConnectGuest) -> None:
-    try:
-        await incarnation.reach(connect)
-    except TorporError as error:
-        _log.warning("the guest of a sandbox does not answer yet", sandbox=incarnation.id, error=error.message)
+async def _reach(live: Live, one: Unreachable, connect: ConnectGuest, take_over: TakeOver, first_s: float) -> None:
+    delay_s = first_s
+    while True:
+        await asyncio.sleep(delay_s)
+        delay_s = min(2 * delay_s, _LONGEST_S)
+        try:
+            if await take_over(one):
+                break
+        except (TorporError, OSError) as error:
+            _log.warning("a machine cannot be settled yet", sandbox=one.id, error=str(error))
+    if (incarnation := live.find(one.id)) is not None:
+        await _greet(live, incarnation, connect, first_s)
+
+
+async def _greet(live: Live, incarnation: Incarnation, connect: ConnectGuest, first_s: float) -> None:
+    """Make the line to a guest, unless somebody else does, or it is to stand still, or ends."""
+    delay_s = first_s
+    while live.find(incarnation.id) is incarnation and incarnation.is_cut_off and not incarnation.paused:
+        try:
+            await incarnation.reach(connect)
+        except (TorporError, OSError) as error:
+            _log.warning("the guest of a sandbox does not answer yet", sandbox=incarnation.id, error=str(error))
+        else:
+            return
+        await asyncio.sleep(delay_s)
+        delay_s = min(2 * delay_s, _LONGEST_S)

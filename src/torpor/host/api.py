@@ -27,7 +27,15 @@ from torpor.host.host import Host
 from torpor.host.jobs_api import job_routes
 from torpor.host.parsing import body_of, flag, json_answer, sandbox_id, sandbox_of
 from torpor.host.streaming import Stream
-from torpor.host.views import damaged_view, incarnation_view, sleeper_view, snapshot_view, template_view, usage_view
+from torpor.host.views import (
+    damaged_view,
+    incarnation_view,
+    sleeper_view,
+    snapshot_view,
+    template_view,
+    unreachable_view,
+    usage_view,
+)
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, is_snapshot_id
 from torpor.model.snapshot import Kind as SnapshotKind
 from torpor.vmm.bounded_log import read_log
@@ -92,8 +100,9 @@ class _Api:
         live = self._host.live
         awake = [incarnation_view(each) for each in live.all()]
         asleep = [sleeper_view(each) for each in live.sleepers()]
+        out_of_reach = [unreachable_view(each) for each in live.out_of_reach()]
         damaged = [damaged_view(sandbox, reason) for sandbox, reason in live.damaged.items()]
-        return json_answer(IncarnationList(items=awake + asleep + damaged))
+        return json_answer(IncarnationList(items=awake + asleep + out_of_reach + damaged))
 
     async def create(self, request: Request) -> Response:
         order = await body_of(request, Restore)

@@ -19,7 +19,7 @@ from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig, volume_from_environment
 from torpor.host.flow.boot import boot_and_freeze
 from torpor.host.lock import locked
-from torpor.host.sleep import BASE
+from torpor.host.record import BASE
 from torpor.host.views import template_view
 from torpor.kit.files import sweep
 from torpor.model.ids import TemplateName

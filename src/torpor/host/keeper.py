@@ -1,10 +1,12 @@
 """The keeper: a small process that outlives the server, and ends machines that nobody else would.
 
 It imports nothing but the standard library, and is run by its path, so that an update of the server cannot break one
-that runs. Machines are found by the process table, and their sandboxes by the records in the folders of these:
+that runs. Machines are found by the process table, and by the records in the folders of their sandboxes:
 
-* a machine whose deadline has passed is ended; while a server lives, which does that in better order, a little later;
-* while no server lives, one that is noted nowhere is ended: it was being prepared when its server died.
+* a machine whose deadline has passed is ended; while a server lives, which does that in better order, some minutes
+  later: it may have been told of a longer life, and not have been able to note it;
+* while no server lives, one that is noted nowhere is ended: it was being prepared when its server died. If there is a
+  record that cannot be read, it may be that one's, and is left alone.
 
 It ends itself when there is neither a server nor a machine. `python keeper.py SANDBOXES ALIVE LOCK`: the folder of the
 sandboxes, the file that a server holds a lock of while it lives, and the file that a keeper does.
@@ -22,7 +24,8 @@ import time
 # How often, in seconds, it looks; and how often through the whole process table while a server lives.
 _EVERY_S, _SELDOM_S = 1.0, 5.0
 # How long, in seconds, a server that lives may take to end a sandbox by its own clock.
-_GRACE_S = 10.0
+_GRACE_S = 300.0
+_PROGRAM = b"qemu-system-"
 # Where the fields of /proc/<pid>/stat stand behind the program's name.
 _STATE, _STARTED = 0, 19
 
@@ -65,63 +68,107 @@ def server_lives(alive: str) -> bool:
 
 def look(sandboxes: str, *, server: bool) -> bool:
     """End what is to be ended now, and return whether there are machines."""
-    machines = machines_of(sandboxes)
-    if not machines:
-        return False
+    found = machines_of(sandboxes)
     try:
-        deadlines = deadlines_of(sandboxes)
+        deadlines, complete = deadlines_of(sandboxes)
     except OSError:
-        return True  # nothing can be told, so nothing is ended
-    now = time.time()
-    for machine in machines:
-        deadline = deadlines.get(machine)
-        if now >= deadline + (_GRACE_S if server else 0.0) if deadline is not None else not server:
+        return bool(found)  # nothing can be told, so nothing is ended
+    now, grace_s = time.time(), _GRACE_S if server else 0.0
+    for machine, deadline in deadlines.items():
+        if now >= deadline + grace_s:
             end(machine)
-    return True
+    for machine in found:
+        if machine not in deadlines and complete and not server:
+            end(machine)
+    return bool(found or deadlines)
 
 
 def machines_of(sandboxes: str) -> list[Mark]:
-    """Return the VMM processes that were started in a folder of a sandbox, by id and start time."""
+    """Return the VMM processes that were started in a folder of a sandbox, or have one of its files open."""
     own = f"{sandboxes}/".encode()
     found: list[Mark] = []
     for name in os.listdir("/proc"):
-        if name.isdecimal():
-            argv = _read(f"/proc/{name}/cmdline").split(b"\0")
-            if any(b"qemu-system-" in word for word in argv[:10]) and any(own in word for word in argv):
-                started = started_at(int(name))
-                if started is not None:
-                    found.append((int(name), started))
+        if name.isdecimal() and _runs_vmm(name) and _is_of(name, own):
+            started = started_at(int(name))
+            if started is not None:
+                found.append((int(name), started))
     return found
+
+
+def _runs_vmm(pid: str) -> bool:
+    """Tell whether a process runs a VMM, by its program: its words may say anything."""
+    try:
+        program = os.path.basename(os.readlink(f"/proc/{pid}/exe".encode()))
+    except PermissionError:
+        program = _told_by_kernel(f"/proc/{pid}/comm")
+    except OSError:
+        return False
+    return program.startswith(_PROGRAM)
+
+
+def _is_of(pid: str, own: bytes) -> bool:
+    if any(own in word for word in _told_by_kernel(f"/proc/{pid}/cmdline").split(b"\0")):
+        return True
+    # Its words name its files as they were when it started, and in its own spelling.
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(_open_file(pid, number).startswith(own) for number in numbers)
+
+
+def _open_file(pid: str, number: str) -> bytes:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{number}".encode())
+    except OSError:
+        return b""  # it is closed by now
 
 
 def started_at(pid: int) -> int | None:
     """Return when a process started, in clock ticks since the boot; None if it has ended."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = _told_by_kernel(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return None if not fields or fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])
 
 
-def deadlines_of(sandboxes: str) -> dict[Mark, float]:
-    """Return the deadlines of the machines that are noted. Raises OSError if the folder cannot be read."""
+def deadlines_of(sandboxes: str) -> tuple[dict[Mark, float], bool]:
+    """Return the deadlines of the machines that are noted and live, and whether all that is noted could be read.
+
+    Raises OSError if the folder cannot be read.
+    """
     found: dict[Mark, float] = {}
+    complete, boot = True, _told_by_kernel("/proc/sys/kernel/random/boot_id").strip().decode()
     for name in os.listdir(sandboxes):
         try:
-            record = json.loads(_read(f"{sandboxes}/{name}/machine.json"))
+            record = json.loads(_written(f"{sandboxes}/{name}/machine.json") or "null")
+            if record is None:
+                continue
             machine = int(record["pid"]), int(record["started"])
-        except (ValueError, KeyError, TypeError):
-            continue  # a folder without a machine, or a record that is being replaced by another version's
-        found[machine] = _deadline(f"{sandboxes}/{name}/deadline")
-    return found
+            if record["boot"] == boot and started_at(machine[0]) == machine[1]:
+                found[machine] = _deadline(f"{sandboxes}/{name}/deadline")
+        except (OSError, ValueError, KeyError, TypeError):
+            complete = False
+    return found, complete
 
 
 def _deadline(path: str) -> float:
     try:
-        deadline = float(_read(path))
-    except ValueError:
+        deadline = float(_written(path))
+    except (OSError, ValueError):
         return float("inf")
     return deadline if deadline == deadline else float("inf")  # noqa: PLR0124 - not a number is no time
 
 
-def _read(path: str) -> bytes:
+def _written(path: str) -> bytes:
+    """Return what a file says; nothing if there is none. Raises OSError if that cannot be told."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def _told_by_kernel(path: str) -> bytes:
+    """Return what a file of /proc says; nothing if its process has ended, or does not let us look."""
     try:
         with open(path, "rb") as file:
             return file.read()

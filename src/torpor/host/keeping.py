@@ -25,7 +25,7 @@ from torpor.vmm.driver import Survivors
 _log = structlog.get_logger(__name__)
 _PROGRAM = Path(keeper.__file__)
 _END_S = 10.0
-# One that ended though nobody asked it to is replaced after this.
+# One that ended though nobody asked it to is replaced at once, unless it was as young as this: then after so long.
 _AGAIN_S = 5.0
 # One that has just begun tells its id within this.
 _TELLS_S = 0.01
@@ -38,14 +38,14 @@ async def keeping(layout: Layout, survivors: Survivors) -> AsyncIterator[None]:
     Raises Failed if the earlier one does not end.
     """
     await asyncio.to_thread(_end_earlier, layout)
-    keeper = _Keeper(layout)
-    watching = asyncio.create_task(keeper.watch())
+    keeps = _Keeper(layout)
+    watching = asyncio.create_task(keeps.watch())
     try:
         yield
     finally:
         watching.cancel()
         await wait_ended(watching)
-        await shielded(keeper.end_or_leave(survivors))
+        await shielded(keeps.end_or_leave(survivors))
 
 
 class _Keeper:
@@ -55,23 +55,46 @@ class _Keeper:
         places = (layout.sandboxes, layout.alive, layout.keeper)
         self._argv = [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, places)]
         self._sandboxes = layout.sandboxes
-        self._child = Child(self._argv, lasting=True)
+        self._child = self._started()
+
+    def _started(self) -> Child:
+        return Child(self._argv, lasting=True)
 
     async def watch(self) -> None:
         while True:
+            began = time.monotonic()
             await self._child.gone.wait()
             _log.warning("the keeper ended, and is started again", code=self._child.code)
-            await asyncio.sleep(_AGAIN_S)
-            self._child = Child(self._argv, lasting=True)
+            if time.monotonic() - began < _AGAIN_S:
+                await asyncio.sleep(_AGAIN_S)
+            self._start_again()
+
+    def _start_again(self) -> None:
+        try:
+            self._child = self._started()
+        except OSError as error:  # no process or descriptor to be had
+            _log.error("the keeper cannot be started again", error=str(error))
 
     async def end_or_leave(self, survivors: Survivors) -> None:
-        left = await asyncio.to_thread(survivors.below, self._sandboxes)
+        left = await asyncio.to_thread(self._machines, survivors)
         if not left:
             await self._child.kill()
             return
+        if self._child.gone.is_set():
+            self._start_again()
         self._child.leave()
         pid = self._child.pid
-        _log.info("machines run on without a server; a keeper looks after them", machines=len(left), keeper=pid)
+        _log.info("machines run on without a server; a keeper looks after them", machines=left, keeper=pid)
+
+    def _machines(self, survivors: Survivors) -> int:
+        """Return how many machines there are, by the process table and by the records; at least."""
+        found = {(mark.pid, mark.started) for mark in survivors.below(self._sandboxes)}
+        try:
+            noted, _ = keeper.deadlines_of(str(self._sandboxes))
+        except OSError as error:
+            _log.warning("the records of machines cannot be read", error=str(error))
+            noted = {}
+        return len(found | noted.keys())
 
 
 def _end_earlier(layout: Layout) -> None:
@@ -81,7 +104,7 @@ def _end_earlier(layout: Layout) -> None:
     try:
         while not _is_free(lock):
             # It takes the lock, and then tells its id.
-            process = _pidfd(os.pread(lock, 32, 0))
+            process = _pidfd(os.pread(lock, 32, 0), lock)
             if process is not None:
                 _kill(process)
             elif time.monotonic() > give_up:
@@ -100,21 +123,42 @@ def _is_free(lock: int) -> bool:
     return True
 
 
-def _pidfd(told: bytes) -> int | None:
-    """Return a descriptor of the keeper whose id is told; None if that is not its id, or not any more."""
-    with suppress(ValueError, OSError):
+def _pidfd(told: bytes, lock: int) -> int | None:
+    """Return a descriptor of the keeper whose id is told; None if that is not its id, not yet, or not any more.
+
+    It has the file open that it tells its id in. The id of one that has ended may be another directory's by now.
+    """
+    try:
         pid = int(told)
         process = os.pidfd_open(pid)
-        if _PROGRAM.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return process
-        os.close(process)
+    except (ValueError, OSError):
+        return None
+    if _is_keeper(pid, os.fstat(lock)):
+        return process
+    os.close(process)
     return None
+
+
+def _is_keeper(pid: int, lock: os.stat_result) -> bool:
+    with suppress(OSError):  # it has ended
+        if _PROGRAM.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return any(_is_file(Path(f"/proc/{pid}/fd/{number}"), lock) for number in os.listdir(f"/proc/{pid}/fd"))
+    return False
+
+
+def _is_file(open_file: Path, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(open_file.stat(), wanted)
+    except OSError:
+        return False  # it is closed by now
 
 
 def _kill(process: int) -> None:
     try:
         signal.pidfd_send_signal(process, signal.SIGKILL)
-        if not select.select([process], [], [], _END_S)[0]:
+        ending = select.poll()
+        ending.register(process, select.POLLIN)
+        if not ending.poll(_END_S * 1000):
             raise Failed("the keeper of an earlier server does not end", hint="look at it with `ps`, then try again")
     except ProcessLookupError:
         pass  # it ended by itself

@@ -9,11 +9,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+
+import structlog
 
 from torpor.errors import Busy, Failed, NotFound, OutcomeUnknown, SandboxLost, Unavailable
 from torpor.guest.client import Guest
 from torpor.host.meter import Meter
 from torpor.host.record import MachineRecord, write_record
+from torpor.host.unreachable import Unreachable
 from torpor.kit.files import allocated_bytes, remove_tree
 from torpor.kit.locks import KeyedLocks
 from torpor.kit.shielded import shielded
@@ -22,6 +26,7 @@ from torpor.model.usage import Reading
 from torpor.storage.frozen import DISK, Frozen
 from torpor.vmm.driver import Machine, Place
 
+_log = structlog.get_logger(__name__)
 # Connects to the guest agent at the other end of a machine's channel; raises RestoreFailed if it does not answer.
 ConnectGuest = Callable[[socket.socket], Awaitable[Guest]]
 _NOTHING = Reading()
@@ -34,6 +39,15 @@ def moved(base: Frozen, place: Place, to: Place) -> Frozen:
     """
     place.folder.rename(to.folder)
     return dataclasses.replace(base, folder=to.folder / base.folder.name)
+
+
+def _taken_up(disk: Path, last: int) -> int:
+    """Return what a disk takes up, or what it did last where that cannot be told."""
+    try:
+        return allocated_bytes(disk)
+    except OSError as error:
+        _log.warning("what a disk takes up is not known", path=str(disk), error=str(error))
+        return last
 
 
 async def ended(machine: Machine, guest: Guest, discard: Callable[[], None]) -> None:
@@ -63,6 +77,7 @@ class Incarnation:
     stands_still: bool = False
     paused: bool = False
     adopted: bool = False
+    _disk_bytes: int = 0
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def reach(self, connect: ConnectGuest) -> Guest:
@@ -102,8 +117,9 @@ class Incarnation:
             raise Unavailable(f"the guest of the sandbox {self.id} does not answer") from error
 
     def usage(self) -> Reading:
-        """Return what the sandbox has used, with its memory as it was last looked at."""
-        return self.meter.reading(allocated_bytes(self.place.folder / DISK))
+        """Return what the sandbox has used, with its memory as it was last looked at. Never fails."""
+        self._disk_bytes = _taken_up(self.place.folder / DISK, self._disk_bytes)
+        return self.meter.reading(self._disk_bytes)
 
     def settle(self, place: Place) -> None:
         """Take another place, where nothing is yet. Raises OSError if it cannot be taken."""
@@ -139,8 +155,8 @@ class Sleeper:
     used: Reading = _NOTHING
 
     def usage(self) -> Reading:
-        """Return what the sandbox has used; what it sleeps in takes up room."""
-        disk = allocated_bytes(self.base.folder / DISK)
+        """Return what the sandbox has used; what it sleeps in takes up room. Never fails."""
+        disk = _taken_up(self.base.folder / DISK, 0)
         return dataclasses.replace(self.used, resident_bytes=0, disk_bytes=disk)
 
     def settle(self, place: Place) -> None:
@@ -172,75 +188,86 @@ def put_on_record(incarnation: Incarnation) -> None:
 
 
 class Live:
-    """Incarnations and sleepers by sandbox id, and one lock per sandbox for the verbs that begin or end one."""
+    """Incarnations, sleepers and what is out of reach by sandbox id, and one lock per sandbox for the verbs that begin
+    or end one.
+    """
 
     def __init__(self) -> None:
-        self._incarnations: dict[SandboxId, Incarnation] = {}
-        self._sleepers: dict[SandboxId, Sleeper] = {}
+        self._here: dict[SandboxId, Incarnation | Sleeper | Unreachable] = {}
         self._locks = KeyedLocks[SandboxId]()
         # Sandboxes of which there is nothing here that could be used, with the reason, as far as it is known.
         self.damaged: dict[SandboxId, str] = {}
 
     def all(self) -> list[Incarnation]:
         """Return every incarnation, those whose machine has died included, oldest first."""
-        return list(self._incarnations.values())
+        return [each for each in self._here.values() if isinstance(each, Incarnation)]
 
     def sleepers(self) -> list[Sleeper]:
         """Return every sandbox that sleeps here."""
-        return list(self._sleepers.values())
+        return [each for each in self._here.values() if isinstance(each, Sleeper)]
+
+    def out_of_reach(self) -> list[Unreachable]:
+        """Return every sandbox whose machine lives and could not be taken over yet."""
+        return [each for each in self._here.values() if isinstance(each, Unreachable)]
+
+    def whatever(self, sandbox: SandboxId) -> Incarnation | Sleeper | Unreachable | None:
+        """Return what there is of a sandbox, or None."""
+        return self._here.get(sandbox)
 
     def find(self, sandbox: SandboxId) -> Incarnation | None:
         """Return a sandbox's incarnation, dead or alive, or None."""
-        return self._incarnations.get(sandbox)
+        found = self._here.get(sandbox)
+        return found if isinstance(found, Incarnation) else None
 
     def sleeper(self, sandbox: SandboxId) -> Sleeper | None:
         """Return a sandbox that sleeps, or None."""
-        return self._sleepers.get(sandbox)
+        found = self._here.get(sandbox)
+        return found if isinstance(found, Sleeper) else None
 
     def place_of(self, sandbox: SandboxId) -> Place:
         """Return where a sandbox keeps what is its own. Raises NotFound if it is not here."""
-        found = self._incarnations.get(sandbox) or self._sleepers.get(sandbox)
+        found = self._here.get(sandbox)
         if found is None:
             raise not_here(sandbox)
         return found.place
 
     def usage_of(self, sandbox: SandboxId) -> Reading | None:
         """Return what a sandbox has used; None if it is not here."""
-        found = self._incarnations.get(sandbox) or self._sleepers.get(sandbox)
+        found = self._here.get(sandbox)
         return None if found is None else found.usage()
 
     def get(self, sandbox: SandboxId) -> Incarnation:
         """Return a living incarnation.
 
-        Raises NotFound if there is none here, Busy if it sleeps, SandboxLost if its machine has died.
+        Raises NotFound if there is none here, Busy if it sleeps, SandboxLost if its machine has died, Unavailable if
+        that lives and is out of reach.
         """
-        found = self.find(sandbox)
-        if found is None:
-            if sandbox in self._sleepers:
+        found = self._here.get(sandbox)
+        match found:
+            case None:
+                raise not_here(sandbox)
+            case Sleeper():
                 raise Busy(f"the sandbox {sandbox} sleeps", hint="wake it")
-            raise not_here(sandbox)
-        if not found.machine.alive:
-            raise SandboxLost(f"the machine of the sandbox {sandbox} has ended: {found.machine.end}")
-        return found
+            case Unreachable():
+                raise found.refusal()
+            case Incarnation():
+                if not found.machine.alive:
+                    raise SandboxLost(f"the machine of the sandbox {sandbox} has ended: {found.machine.end}")
+                return found
 
-    def add(self, incarnation: Incarnation) -> None:
-        """Enter an incarnation, in place of the sleeper it was; the caller holds the sandbox's lock."""
-        self._sleepers.pop(incarnation.id, None)
-        self.damaged.pop(incarnation.id, None)
-        self._incarnations[incarnation.id] = incarnation
+    def enter(self, found: Incarnation | Sleeper | Unreachable) -> None:
+        """Enter what there is of a sandbox from now on, in place of what there was; the caller holds its lock."""
+        self.damaged.pop(found.id, None)
+        self._here.pop(found.id, None)
+        self._here[found.id] = found
 
-    def lay_down(self, sleeper: Sleeper) -> None:
-        """Enter a sleeper, in place of the incarnation it was; the caller holds the sandbox's lock."""
-        self._incarnations.pop(sleeper.id, None)
-        self._sleepers[sleeper.id] = sleeper
-
-    def take(self, sandbox: SandboxId) -> Incarnation | Sleeper | None:
+    def take(self, sandbox: SandboxId) -> Incarnation | Sleeper | Unreachable | None:
         """Remove and return what there is of a sandbox, or None.
 
         The caller holds the sandbox's lock and closes what it got.
         """
         self.damaged.pop(sandbox, None)
-        return self._incarnations.pop(sandbox, None) or self._sleepers.pop(sandbox, None)
+        return self._here.pop(sandbox, None)
 
     def lock(self, sandbox: SandboxId) -> AbstractAsyncContextManager[None]:
         """Hold the sandbox's lock while the block runs."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+import structlog
 from starlette.applications import Starlette
 
-from torpor.errors import NotFound
+from torpor.errors import NotFound, TorporError
 from torpor.guest.client import connect
 from torpor.host.adopt import greeting
 from torpor.host.api import host_app
@@ -21,10 +21,12 @@ from torpor.host.live import Incarnation
 from torpor.host.lock import alive, locked
 from torpor.host.metering import metering, note
 from torpor.host.prepared import Preparer
-from torpor.host.recover import recover
+from torpor.host.recover import Again, recover
 from torpor.host.revive import reviving
 from torpor.host.spares import Spares
+from torpor.kit.limits import allow_many_open_files
 from torpor.kit.shielded import shielded
+from torpor.kit.together import together
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
@@ -32,6 +34,8 @@ from torpor.storage.templates import Templates
 from torpor.storage.volume import use_volume
 from torpor.vmm.driver import Survivors
 from torpor.vmm.qemu.survivors import QemuSurvivors
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -45,6 +49,7 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
     home = config.home.resolve()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     survivors = QemuSurvivors()
+    allow_many_open_files()  # a sandbox takes seven
     with (
         locked(Layout(home).lock, what=f"the data directory {home}"),
         alive(Layout(home).alive),
@@ -53,7 +58,12 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
         async with keeping(layout, survivors):
             host = await _put_together(config, layout, survivors)
             try:
-                async with reviving(host.live), metering(host.live), greeting(host.live, host.connect_guest):
+                again = Again(host.live, layout, host.snapshots, survivors)
+                async with (
+                    reviving(host.live),
+                    metering(host.live),
+                    greeting(host.live, host.connect_guest, again),
+                ):
                     yield host_app(host)
             finally:
                 await shielded(_leave_all(host))
@@ -79,21 +89,23 @@ async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors
 
 
 async def _leave_all(host: Host) -> None:
-    """End what is nobody's, and let go of what lives, with what it used noted."""
+    """End what is nobody's, and let go of what lives, with what it used noted. What fails with one harms no other."""
     await host.spares.aclose()
-    async with asyncio.TaskGroup() as group:
-        for incarnation in host.live.all():
-            group.create_task(_leave(host, incarnation))
-        for sleeper in host.live.sleepers():
-            group.create_task(sleeper.hang_up())
+    works = [_leave(host, incarnation) for incarnation in host.live.all()]
+    works += [sleeper.hang_up() for sleeper in host.live.sleepers()]
+    if works:
+        await together(*works)
 
 
 async def _leave(host: Host, incarnation: Incarnation) -> None:
     async with host.live.lock(incarnation.id):
         if host.live.find(incarnation.id) is not incarnation:
             return
-        if not incarnation.machine.alive:
-            await incarnation.aclose()
-            return
-        note(incarnation)
-        await incarnation.leave()
+        try:
+            if not incarnation.machine.alive:
+                await incarnation.aclose()
+                return
+            note(incarnation)
+            await incarnation.leave()
+        except (TorporError, OSError) as error:
+            _log.error("a sandbox was not left in good order", sandbox=incarnation.id, error=str(error))

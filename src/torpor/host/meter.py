@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from torpor.host.record import Counted, MachineRecord
 from torpor.model.usage import Reading
-from torpor.vmm.driver import Machine
 
 
 def now_s() -> float:
     """Return the seconds since the host was booted, those in which it was suspended too: the same for every process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Spender(Protocol):
+    """What uses the processor: a machine."""
+
+    def cpu_seconds(self) -> float | None:
+        """Return the processor time that it has used since it began; None once it has ended."""
 
 
 class Meter:
@@ -25,15 +32,16 @@ class Meter:
     `before`: what had been counted by then.
     """
 
-    def __init__(self, machine: Machine, before: Reading, now: Callable[[], float] = now_s) -> None:
+    def __init__(self, machine: Spender, before: Reading, now: Callable[[], float] = now_s) -> None:
         self._machine, self._before, self._now = machine, before, now
-        self._cpu = 0.0
+        # What it has used of the processor by now, before it was this sandbox's, too.
+        self._cpu = machine.cpu_seconds() or 0.0
         self._area = before.resident_byte_seconds
         self._held: int | None = None
         self.began = self._at = now()
 
     @classmethod
-    def going_on(cls, machine: Machine, record: MachineRecord, counted: Counted | None) -> Meter:
+    def going_on(cls, machine: Spender, record: MachineRecord, counted: Counted | None) -> Meter:
         """Return the meter of a machine that was taken over; `counted` is what was noted last while it was another's.
 
         The machine held memory also while nobody looked.
@@ -43,6 +51,7 @@ class Meter:
         if counted is not None and counted.at >= record.began:  # else that is of an earlier machine
             meter._area = max(meter._area, counted.resident_byte_seconds)
             meter._held, meter._at = counted.held, counted.at
+            meter._cpu = max(meter._cpu, counted.cpu_seconds - record.counted.cpu_seconds)
         return meter
 
     def take(self, held: int | None) -> None:
@@ -67,7 +76,7 @@ class Meter:
         self._look()
         held = self._held or 0
         return Reading(
-            cpu_seconds=self._before.cpu_seconds + self._cpu,
+            cpu_seconds=self._spent,
             resident_byte_seconds=self._area + held * (self._now() - self._at),
             resident_bytes=held,
             disk_bytes=disk_bytes,
@@ -76,7 +85,12 @@ class Meter:
     def counted(self) -> Counted:
         """Return what is to be noted."""
         self._look()
-        return Counted(self._at, self._before.cpu_seconds + self._cpu, self._area, self._held)
+        return Counted(self._at, self._spent, self._area, self._held)
+
+    @property
+    def _spent(self) -> float:
+        # Of a machine that ended before it was looked at it is not known what it had used before it was the sandbox's.
+        return max(0.0, self._before.cpu_seconds + self._cpu)
 
     def _look(self) -> None:
         if (spent := self._machine.cpu_seconds()) is not None:

@@ -18,8 +18,14 @@ _EVERY_S = 5.0
 
 
 async def measure(incarnation: Incarnation) -> Reading:
-    """Look at what a sandbox's machine holds, and return what it has used."""
-    incarnation.meter.take(await asyncio.to_thread(incarnation.machine.resident_bytes))
+    """Look at what a sandbox's machine holds, and return what it has used; if that cannot be seen, as it was seen last.
+
+    Never fails: it stands between others' steps.
+    """
+    try:
+        incarnation.meter.take(await asyncio.to_thread(incarnation.machine.resident_bytes))
+    except (OSError, RuntimeError, ValueError) as error:  # no descriptor, no thread, no sense
+        _log.warning("what a machine holds cannot be seen", sandbox=incarnation.id, error=str(error))
     return incarnation.usage()
 
 

@@ -13,7 +13,8 @@ from torpor.guest.client import Guest
 from torpor.host.choice import ChooseDriver
 from torpor.host.hardware import hardware_of
 from torpor.host.live import ConnectGuest, ended, moved
-from torpor.host.sleep import BASE, clear
+from torpor.host.record import BASE
+from torpor.host.sleep import clear
 from torpor.host.trouble import translated
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import clone, remove_tree
@@ -71,6 +72,7 @@ class Prepared:
         """End the machine and remove what is its own. Idempotent, and not cut short by cancellation."""
         discard = partial(clear if self.lasting else remove_tree, self.place.folder)
         await shielded(ended(self.machine, self.guest, discard))
+        reached("restore.undone")
 
 
 @dataclass(frozen=True, slots=True)

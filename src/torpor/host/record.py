@@ -27,6 +27,8 @@ from torpor.model.ids import SandboxId
 from torpor.model.usage import Reading
 from torpor.vmm.driver import Trace
 
+# The folder in it with what it came from, or was last frozen into.
+BASE = "base"
 # The keeper knows the first two by these names too: it imports nothing.
 RECORD, DEADLINE, PAUSED, USAGE = "machine.json", "deadline", "paused", "usage.json"
 # What the folders of a rollback are called, before the sandbox's id: what it becomes, and what it was.
@@ -95,10 +97,13 @@ def write_record(folder: Path, record: MachineRecord) -> None:
 
 
 def read_record(folder: Path) -> MachineRecord | None:
-    """Return what is noted of a sandbox's machine; None if it has none. Raises Unsupported for what is no record."""
+    """Return what is noted of a sandbox's machine; None if nothing is.
+
+    Raises Unsupported for what is no record, OSError where it cannot be told whether there is one.
+    """
     try:
         file = _RecordFile.model_validate_json((folder / RECORD).read_bytes())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as error:
         raise Unsupported(f"{folder / RECORD} is no record of format {_FORMAT}, which this version reads") from error

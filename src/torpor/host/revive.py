@@ -31,7 +31,10 @@ async def _look_after(live: Live, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         for incarnation in live.all():
-            await revive(live, incarnation)
+            try:
+                await revive(live, incarnation)
+            except OSError as error:
+                _log.warning("a machine could not be looked at", sandbox=incarnation.id, error=str(error))
 
 
 async def revive(live: Live, incarnation: Incarnation) -> None:

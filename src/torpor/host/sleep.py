@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import structlog
+
 from torpor.errors import SnapshotCorrupt
 from torpor.host.live import Sleeper
-from torpor.host.record import DEADLINE, USAGE, read_usage
+from torpor.host.record import BASE, DEADLINE, USAGE, read_usage
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import fsync_path, remove_tree, write_whole
 from torpor.model.ids import SandboxId, SnapshotId, is_snapshot_id
@@ -20,7 +22,7 @@ from torpor.storage.frozen import read as read_frozen
 from torpor.storage.snapshots import Snapshots
 from torpor.vmm.driver import Place
 
-BASE = "base"
+_log = structlog.get_logger(__name__)
 _MARKER, _WOKEN = "asleep", "woken"
 _KEPT = frozenset({BASE, _MARKER, _WOKEN, DEADLINE, USAGE})
 
@@ -41,9 +43,13 @@ def mark_awake(folder: Path) -> None:
 
 
 def mark_asleep_again(folder: Path) -> None:
-    """Take back what `mark_awake` noted, if it did. Needs no room on the disk."""
-    if not is_marked(folder) and (folder / _WOKEN).exists():  # else that is of an earlier wake
-        (folder / _WOKEN).rename(folder / _MARKER)
+    """Take back what `mark_awake` noted, durably where the disk allows it. Needs no room there."""
+    (folder / _WOKEN).rename(folder / _MARKER)
+    try:
+        fsync_path(folder)
+    except OSError as error:
+        _log.error("that a sandbox sleeps again may not outlast a loss of power", folder=folder.name, error=str(error))
+    reached("wake.taken_back")
 
 
 def settle_awake(folder: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TypedDict
 
 from torpor.host.live import Incarnation, Sleeper
+from torpor.host.unreachable import Unreachable
 from torpor.model.ids import SandboxId
 from torpor.model.snapshot import Snapshot
 from torpor.model.template import Template
@@ -38,6 +39,9 @@ class _MadeOf(TypedDict):
     base: str | None
 
 
+_NOT_KNOWN: _MadeOf = {"template": "", "cpu": 0, "memory_mb": 0, "disk_gb": 0, "base": None}
+
+
 def incarnation_view(incarnation: Incarnation) -> wire.Incarnation:
     """Return an incarnation as the control plane sees it."""
     return wire.Incarnation(
@@ -66,16 +70,23 @@ def usage_view(used: Reading) -> wire.Usage:
 
 def damaged_view(sandbox: SandboxId, reason: str) -> wire.Incarnation:
     """Return a sandbox of which nothing can be used as the control plane sees it: nothing is known of its size."""
+    return wire.Incarnation(id=sandbox, boot_ms=0, status="asleep", alive=False, reason=reason, **_NOT_KNOWN)
+
+
+def unreachable_view(one: Unreachable) -> wire.Incarnation:
+    """Return a sandbox that is out of reach as the control plane sees it: its machine lives. Of its size nothing is
+    known where that cannot be read.
+    """
+    made_of = _made_of(one.base) if one.base is not None else _NOT_KNOWN
     return wire.Incarnation(
-        id=sandbox,
-        template="",
-        cpu=0,
-        memory_mb=0,
-        disk_gb=0,
-        boot_ms=0,
-        status="asleep",
-        alive=False,
-        reason=reason,
+        id=one.id,
+        boot_ms=0 if one.record is None else one.record.boot_ms,
+        pid=one.pid,
+        status="paused" if one.paused else "running",
+        reason=one.reason,
+        usage=usage_view(one.usage()),
+        adopted=True,
+        **made_of,
     )
 
 

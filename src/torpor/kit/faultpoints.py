@@ -40,12 +40,21 @@ POINTS = (
     "snapshot.recorded",
 )
 
+# And where a passage that failed is undone.
+UNDO_POINTS = (
+    "wake.taken_back",  # the mark of its sleep is there again, and the machine still lives
+    "restore.undone",  # the machine is ended, and what it wrote removed
+)
+
 _wanted = os.environ.get(VARIABLE, "")
 _on_reached: Callable[[str], None] | None = None
 
 
 def reached(point: str) -> None:
-    """Say that a passage has come to one of POINTS. If the environment named it, this process is killed here."""
+    """Say that a passage has come to one of POINTS, or of UNDO_POINTS.
+
+    If the environment named it, this process is killed here.
+    """
     if point == _wanted:
         os.kill(os.getpid(), signal.SIGKILL)
     if _on_reached is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,11 +56,36 @@ def resident_bytes(pid: int) -> int | None:
     return None if kib is None else kib * 1024
 
 
-def processes() -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the id and the command line of every process that runs."""
+def processes_of(program: str) -> Iterator[int]:
+    """Yield the id of every process whose program's name begins so. What its command line says does not count."""
     for entry in os.scandir("/proc"):
-        if entry.name.isdecimal() and (text := _read(f"/proc/{entry.name}/cmdline")):
-            yield int(entry.name), text.split(b"\0")
+        if entry.name.isdecimal() and _program_of(int(entry.name)).startswith(program):
+            yield int(entry.name)
+
+
+def _program_of(pid: int) -> str:
+    try:
+        return Path(os.readlink(f"/proc/{pid}/exe")).name
+    except PermissionError:  # it is another user's, or has rights of its own; then the kernel's short name has to do
+        return os.fsdecode(_read(f"/proc/{pid}/comm"))
+    except OSError:
+        return ""
+
+
+def words_of(pid: int) -> list[str]:
+    """Return a process's command line; nothing if it has ended."""
+    return os.fsdecode(_read(f"/proc/{pid}/cmdline")).split("\0")
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Yield the names that the files have now which a process holds open, as far as it lets us look."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for number in numbers:
+        with suppress(OSError):  # it is closed by now
+            yield os.readlink(f"/proc/{pid}/fd/{number}")
 
 
 def _stat_of(pid: int) -> list[bytes] | None:

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Of connections that the listener has not accepted yet there may be so many, those that were closed again included.
+_BACKLOG = 16
+
 
 def listen_at(path: Path) -> socket.socket:
     """Return a listening socket at `path`, which must not exist, reachable for the owner only."""
@@ -19,7 +22,7 @@ def listen_at(path: Path) -> socket.socket:
         with _short(path) as address:
             sock.bind(address)
         path.chmod(0o600)
-        sock.listen(1)
+        sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
         raise
@@ -27,11 +30,16 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def connect_to(path: Path) -> socket.socket:
-    """Return a socket connected to the listener at `path`. Raises OSError if nobody listens there."""
+    """Return a socket connected to the listener at `path`. Never waits.
+
+    Raises OSError if nobody listens there, and of these BlockingIOError if too many wait for the listener already.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        sock.setblocking(False)  # else one that accepts nobody would stop whoever wants to speak to it
         with _short(path) as address:
             sock.connect(address)
+        sock.setblocking(True)
     except BaseException:
         sock.close()
         raise

@@ -77,6 +77,16 @@ class Call:
         return headers
 
 
+def sendable(query: Mapping[str, str | list[str]]) -> Query:
+    """Return a query as it is sent. Raises InvalidRequest for text that is not valid Unicode."""
+    for name, value in query.items():
+        try:
+            "".join([name, *value]).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{name}: half a surrogate pair is no character, and cannot be sent") from error
+    return dict(query)
+
+
 def making(path: str, content: bytes, silence_s: float | None = None) -> Call:
     """Return a call that makes something new, under a key of its own: sent again, it makes no second one."""
     key = {"Idempotency-Key": secrets.token_hex(16)}

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from torpor.errors import InvalidRequest
 from torpor.model.ids import is_job_id
 from torpor.sdk.http import STREAM_SILENCE_S, Call
-from torpor.sdk.output import Output
+from torpor.sdk.output import Output, Started
 from torpor.wire.processes import SendSignal
 from torpor.wire.public import ExecCommand
 
-# The answer to a command's stream says under which id it is found again.
-ID_HEADER = "X-Process-Id"
 # To end a command whose caller was interrupted must not keep that one waiting.
 KILL_SILENCE_S = 5.0
-# A line that has lived for longer than the server's beat has worked, also if the command said nothing.
+# The server gives a sign of life at least so often.
 BEAT_S = 5.0
 # A line that works is never silent for as long as this.
 SHORTEST_SILENCE_S = BEAT_S + 2.0
@@ -29,8 +27,9 @@ _CLOSE_ENOUGH_S = 1.0
 class Listened:
     """One command as far as it was listened to: `stdout` and `stderr` count the bytes that have arrived.
 
-    `path` is its sandbox's. With an `order` it is started under `key` where it does not run yet. `id` is known from the
-    first answer on.
+    `path` is its sandbox's. It is named by its `id`, or has an `order`, which starts it under `key` where it does not
+    run yet. `is_there`: the guest is known to have it, or to have had it. With `skips`, output that is not kept any
+    more is passed over, and `has_gap` says that some was.
     """
 
     path: str
@@ -39,6 +38,9 @@ class Listened:
     stdout: int = 0
     stderr: int = 0
     key: str = field(default_factory=lambda: secrets.token_hex(16))
+    is_there: bool = False
+    skips: bool = True
+    has_gap: bool = False
 
     @property
     def has_input(self) -> bool:
@@ -47,23 +49,33 @@ class Listened:
 
     @property
     def process(self) -> str:
-        """The path of the command as a process. Only where `id` is known."""
-        return f"{self.path}/processes/{self.id}"
+        """The path of the command as a process."""
+        return f"{self.path}/processes/{self.id or f'key:{self.key}'}"
 
-    def took(self, piece: Output) -> None:
-        """Count a piece that has arrived."""
-        if piece.stream == "stdout":
-            self.stdout += len(piece.data)
+    def took(self, said: Output | Started) -> None:
+        """Take in what has arrived."""
+        self.is_there = True
+        if isinstance(said, Started):
+            return
+        if said.stream == "stdout":
+            self.stdout += len(said.data)
         else:
-            self.stderr += len(piece.data)
+            self.stderr += len(said.data)
+
+    def skip_to(self, stdout: int, stderr: int) -> bool:
+        """Pass over what is before these offsets, which is not kept any more. Tell whether there was any."""
+        is_behind = self.stdout < stdout or self.stderr < stderr
+        self.stdout, self.stderr = max(self.stdout, stdout), max(self.stderr, stderr)
+        self.has_gap = self.has_gap or is_behind
+        return is_behind
 
     def call(self, silence_s: float = STREAM_SILENCE_S) -> Call:
         """Return the call that listens from where the last line broke.
 
-        By its order as long as its id is not known, or it may want input: the server then finds what runs under the
-        key, and runs nothing a second time. Else by its id, which starts nothing whatever became of the sandbox.
+        By its order as long as it is not known to be there, or it may want input: the server then finds what runs under
+        the key, and runs nothing a second time. Else as a process, which starts nothing whatever became of the sandbox.
         """
-        if self.order is not None and (self.id is None or self.has_input):
+        if self.order is not None and (self.has_input or not self.is_there):
             order = self.order.model_copy(update={"stdout_from": self.stdout, "stderr_from": self.stderr})
             content = order.model_dump_json(exclude_none=True).encode()
             headers = {"Idempotency-Key": self.key}
@@ -73,7 +85,7 @@ class Listened:
         return Call("GET", f"{self.process}/stream", params=query, repeatable=False, silence_s=silence_s)
 
     def killing(self) -> Call:
-        """Return the call that kills the command. It is tried once, and not for long."""
+        """Return the call that kills the command, and starts nothing. It is tried once, and not for long."""
         content = SendSignal().model_dump_json().encode()
         return Call("POST", f"{self.process}/signal", content=content, silence_s=KILL_SILENCE_S, once=True)
 

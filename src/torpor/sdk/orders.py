@@ -20,6 +20,7 @@ from torpor.wire.public import (
     CreateFromSnapshot,
     ExecCommand,
     ForkSandbox,
+    Hibernate,
     LifecycleChange,
     RollBack,
     TakeSnapshot,
@@ -82,6 +83,11 @@ def forking(count: int | None, metadata: Mapping[str, str] | None, ttl_seconds: 
 def taking(name: str | None) -> bytes:
     """Return the body of a snapshot. Raises InvalidRequest."""
     return checked(TakeSnapshot, name=name).model_dump_json(exclude_none=True).encode()
+
+
+def hibernating(if_unused: bool) -> bytes:
+    """Return the body of a hibernation, none unless there is something to say."""
+    return Hibernate(if_unused=True).model_dump_json().encode() if if_unused else b""
 
 
 def waking(ttl_seconds: int) -> bytes:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from torpor.errors import CommandFailed, ExecTimeout, OutcomeUnknown
 from torpor.sdk.results import ExecResult
-from torpor.sdk.sse import Event
+from torpor.sdk.sse import Event, Unreadable
 from torpor.wire.errors import ErrorBody, from_body
 from torpor.wire.public import StreamExit
 
@@ -30,6 +30,12 @@ class _Chunk(BaseModel):
     """The `stdout` and `stderr` events: base64 of the bytes."""
 
     chunk: str
+
+
+class Started(BaseModel):
+    """The `started` event: the guest has the command now."""
+
+    process_id: str
 
 
 class Output(NamedTuple):
@@ -88,7 +94,7 @@ class Transcript:
         yield from self._stderr.add(b"", final=True)
 
     def result(self, end: StreamExit | None, *, is_whole: bool = True) -> ExecResult:
-        """Return how the command ended. `is_whole`: what is here begins where the command's output did.
+        """Return how the command ended. `is_whole`: all that the command wrote has come here.
 
         Raises OutcomeUnknown if it is not known how.
         """
@@ -111,22 +117,24 @@ class Transcript:
         error.stdout, error.stderr = self._stdout.text(), self._stderr.text()
 
 
-def heard(event: Event) -> Output | StreamExit | None:
+def heard(event: Event) -> Output | StreamExit | Started | None:
     """Return what an event says; None for one of a later version, of which nothing is known here.
 
-    Raises the error that the server reports in the stream, and OutcomeUnknown for what cannot be read.
+    Raises the error that the server reports in the stream, and Unreadable for what cannot be read.
     """
     try:
         if event.name == "stdout":
             return Output("stdout", _chunk(event))
         if event.name == "stderr":
             return Output("stderr", _chunk(event))
+        if event.name == "started":
+            return Started.model_validate_json(event.data)
         if event.name == "exit":
             return StreamExit.model_validate_json(event.data)
         if event.name == "error":
             raise from_body(ErrorBody.model_validate_json(event.data), 500)
     except ValidationError as error:
-        raise OutcomeUnknown("the server's stream of events is not in the form this version reads") from error
+        raise Unreadable from error
     return None
 
 
@@ -149,4 +157,4 @@ def _chunk(event: Event) -> bytes:
     try:
         return base64.b64decode(_Chunk.model_validate_json(event.data).chunk, validate=True)
     except binascii.Error as error:
-        raise OutcomeUnknown("the server's stream of events is not in the form this version reads") from error
+        raise Unreadable from error

@@ -17,15 +17,15 @@ class Retry:
     `longest_delay_s`. A `Retry-After` of the server lengthens a wait.
 
     A command that is being listened to, and a stream of events, are something else: where the line breaks or falls
-    silent, it is made anew, however often, until nothing has been heard for `reattach_s` seconds. So they outlive a
-    restart of the server.
+    silent, it is made anew, however often, until for `reattach_s` seconds from then on no line has brought anything.
+    So they outlive a restart of the server, whose orderly stop alone may take a minute.
     """
 
     attempts: int = 5
     first_delay_s: float = 0.1
     longest_delay_s: float = 2.0
     patience_s: float = 15.0
-    reattach_s: float = 60.0
+    reattach_s: float = 180.0
 
 
 class Attempts:
@@ -65,12 +65,12 @@ class Attempts:
 
 
 class Reattaching:
-    """The lines of one stream: it is gone on with on a new one, until it has been silent for too long."""
+    """The lines of one stream: where one breaks, new ones go on with it, until they have been no use for too long."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
         self._failed = 0
-        self._heard_at = time.monotonic()
+        self._broken_since = 0.0
         self._may_have_begun = False
         self._unknown: OutcomeUnknown | None = None
 
@@ -79,16 +79,15 @@ class Reattaching:
         self._may_have_begun = True
 
     def progress(self) -> None:
-        """Take in that the line works."""
+        """Take in that the line brought what it is there for. That a server gives signs of life is not that."""
         self._failed = 0
-        self._heard_at = time.monotonic()
         self._unknown = None
 
     def left_s(self) -> float:
         """Return for how long there is still hope, in seconds; infinite while nothing has failed."""
         if self._failed == 0:
             return float("inf")
-        return max(0.0, self._retry.reattach_s - (time.monotonic() - self._heard_at))
+        return max(0.0, self._retry.reattach_s - (time.monotonic() - self._broken_since))
 
     def delay_s(self, error: TorporError) -> float | None:
         """Return how long to wait before the next line, in seconds, or None if the error is to be raised.
@@ -102,6 +101,8 @@ class Reattaching:
             return None
         if not self._may_have_begun:
             return None
+        if self._failed == 0:
+            self._broken_since = time.monotonic()
         self._failed += 1
         delay = _delay_s(self._retry, self._failed, error)
         return delay if delay < self.left_s() else None

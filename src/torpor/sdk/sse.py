@@ -11,6 +11,17 @@ from torpor.errors import OutcomeUnknown
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 
+class Unreadable(ValueError):
+    """A stream is not in the form that this version reads. To ask for it again would bring the same."""
+
+    def told(self) -> OutcomeUnknown:
+        """Return what a caller is told."""
+        return OutcomeUnknown(
+            "the server's stream of events is not in the form this version reads",
+            hint="are client and server of the same version?",
+        )
+
+
 class Event(NamedTuple):
     """One event: its name and its data lines, joined by newlines."""
 
@@ -27,7 +38,7 @@ class EventReader:
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """Yield the events that `chunk` completes. Raises OutcomeUnknown for an event beyond MAX_EVENT_BYTES."""
+        """Yield the events that `chunk` completes. Raises Unreadable for an event beyond MAX_EVENT_BYTES."""
         self._held += chunk
         start = 0
         while (end := self._held.find(b"\n", start)) >= 0:
@@ -37,7 +48,7 @@ class EventReader:
                 yield event
         del self._held[:start]
         if len(self._held) > MAX_EVENT_BYTES:
-            raise OutcomeUnknown("the server's stream of events is not in the form this version reads")
+            raise Unreadable
 
     def _line(self, line: bytes) -> Event | None:
         if not line:

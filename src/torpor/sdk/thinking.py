@@ -20,6 +20,8 @@ MOST_WAITS = 50
 FEWEST_WAITS = 3
 # So many of the newest hibernations and wakes say what the next will take.
 NEWEST = 5
+# One that is in use is looked at again after its break-even, and at least this.
+SHORTEST_LOOK_S = 0.25
 # Before anything was measured.
 FIRST_GUESS_S = 2.0
 
@@ -31,7 +33,9 @@ class Pause:
     `waited_s`: how long the block lasted. `hibernated`: whether the sandbox was hibernated for it. `asleep_s`: for how
     long it slept; 0 if something woke it within the block. `saved_s`: that, less what the waking took; below 0 if
     the wait ended too soon. `break_even_s`: what hibernating and waking were expected to take. `threshold_s`: how long
-    a wait had to last. `error`: what went wrong, if something did. Times are in seconds.
+    a wait had to last. `left`: the state that it was found in when the wait had lasted for that, where that was not
+    running, and in which it was left ("in use": a call was using it, up to the end). `error`: what went wrong, if
+    something did. Times are in seconds.
     """
 
     waited_s: float = 0.0
@@ -40,10 +44,11 @@ class Pause:
     saved_s: float = 0.0
     break_even_s: float = 0.0
     threshold_s: float = 0.0
+    left: str | None = None
     error: str | None = None
 
     def __str__(self) -> str:
-        slept = f", asleep for {self.asleep_s:.1f} s of it" if self.hibernated else ", awake"
+        slept = f", asleep for {self.asleep_s:.1f} s of it" if self.hibernated else f", {self.left or 'awake'}"
         return f"waited {self.waited_s:.1f} s{slept}" + (f" ({self.error})" if self.error else "")
 
 

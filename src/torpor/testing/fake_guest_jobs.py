@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Writing = Callable[[int, bytes], Awaitable[None]]
 
 # What makes an order another one.
-_ORDER = ("op", "argv", "env", "cwd", "user", "timeout_s", "stdin", "open")
+_ORDER = ("op", "argv", "env", "cwd", "user", "timeout_s", "stdin", "stdin_digest", "open")
 _IGNORED = frozenset({"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"})
 _STREAMS = (protocol.OUTPUT, protocol.ERRORS)
 _KILLED: Request = {"exit_code": 137, "signal": "SIGKILL", "oom_killed": False, "timed_out": False}

@@ -115,9 +115,9 @@ class MemoryStore:
         ends = sorted((end, one.id) for one, end in self._mortal() if end <= now)
         return [self._sandboxes[sandbox_id] for _, sandbox_id in ends[:limit]]
 
-    async def next_expiry(self) -> datetime | None:
+    async def next_expiry(self, after: datetime) -> datetime | None:
         await asyncio.sleep(0)
-        return min((end for _, end in self._mortal()), default=None)
+        return min((end for _, end in self._mortal() if end > after), default=None)
 
     async def forget(self, horizons: Horizons) -> int:
         await asyncio.sleep(0)
@@ -138,7 +138,7 @@ class MemoryStore:
         await asyncio.sleep(0)
         newest_first = sorted(self._sandboxes.values(), key=lambda one: (one.created_at, one.id), reverse=True)
         accounts = [self._account(sandbox, listing) for sandbox in newest_first]
-        return [account for account in accounts if _is_asked_for(account, listing)]
+        return [account for account in accounts if _is_asked_for(account, listing)][: listing.limit]
 
     async def note(self, events: Sequence[NewEvent]) -> None:
         await asyncio.sleep(0)
@@ -248,4 +248,5 @@ def _is_asked_for(account: Account, listing: AccountListing) -> bool:
         and all(sandbox.metadata.get(key) == value for key, value in listing.metadata.items())
         and (listing.since is None or account.deleted_at is None or account.deleted_at > listing.since)
         and (listing.until is None or sandbox.created_at < listing.until)
+        and _is_behind(sandbox, listing.after)
     )

@@ -129,7 +129,8 @@ class Machine(Protocol):
         """Return a new connected stream socket to the guest's agent port. One at a time; the caller closes it.
 
         What is written before the guest listens, or before the machine runs, is kept for it, as far as the socket's
-        buffer goes. What the guest has sent can be read even after the machine has ended.
+        buffer goes. What the guest has sent can be read even after the machine has ended. Never waits. Raises
+        SandboxLost if the machine has died, Unavailable if it lives and accepts no connection now.
         """
 
     async def pause(self) -> None:
@@ -148,7 +149,7 @@ class Machine(Protocol):
         """Let the guest's CPUs run if the VMM itself stopped them because the host's disk was full; return whether.
 
         Nothing of what the guest writes is lost by that: it writes it again, and is stopped again if there is still no
-        room. Raises SandboxLost if the machine has died or does not answer.
+        room. Raises SandboxLost if the machine has died, Failed if it does not answer in time.
         """
 
     async def save_state(self, state: Path) -> None:
@@ -212,16 +213,17 @@ class Survivors(Protocol):
     """The machines of one VMM that have outlived the program that loaded them."""
 
     def below(self, folder: Path) -> list[ProcessMark]:
-        """Return the processes of all machines that were started in places below a folder, whoever started them.
+        """Return the processes of all machines that were started in, or have files in, places below a folder.
 
-        By evidence, not by records, so none can be missing. Blocks for some milliseconds.
+        Whoever started them, and by evidence, not by records. Blocks for some milliseconds.
         """
 
-    async def adopt(self, place: Place, trace: Trace) -> Machine:
+    async def adopt(self, place: Place, trace: Trace, *, within_s: float) -> Machine:
         """Take over a machine that was loaded, in the place where its files are now.
 
-        It is as it was left: running, or standing still. Raises SandboxLost if it is no more, RestoreFailed if it does
-        not answer; it is ended then.
+        It is as it was left: running, or standing still. Raises SandboxLost if it is no more; Unavailable if it lives
+        and does not answer within a time, or this host has no room to speak to it. Then, and where this is cancelled,
+        it is not touched, and can be taken over later.
         """
 
     async def end(self, process: ProcessMark) -> None:

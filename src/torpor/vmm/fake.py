@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from torpor.errors import BootFailed, FreezeFailed, RestoreFailed, SandboxLost, TorporError
+from torpor.errors import BootFailed, FreezeFailed, RestoreFailed, SandboxLost, TorporError, Unavailable
 from torpor.kit.procfs import ProcessMark
 from torpor.kit.runs import Run, Written, merged
 from torpor.kit.shielded import shielded, wait_ended
@@ -56,13 +56,15 @@ Faults = dict[Step, TorporError | Dies]
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A machine that runs while its program was killed. `started_in`: the folder of the place it was loaded in.
+    """A machine that runs while its program was killed. `started_in`: the folder of the place it was loaded in;
+    `folder`: where that is now.
 
     `mute`: it answers nobody any more.
     """
 
     trace: Trace
     started_in: Path
+    folder: Path
     memory: bytes
     paused: bool
     stalled: bool = False
@@ -71,11 +73,15 @@ class Left:
 
     def moved(self, places: Path) -> Left:
         """Return the same as if it had been started in a folder of that name below another one."""
-        return dataclasses.replace(self, started_in=places / self.started_in.name)
+        return dataclasses.replace(self, started_in=places / self.started_in.name, folder=places / self.folder.name)
 
     def muted(self) -> Left:
         """Return the same, but that it answers nobody any more."""
         return dataclasses.replace(self, mute=True)
+
+    def is_below(self, folder: Path) -> bool:
+        """Tell whether it was started, or has files, below a folder."""
+        return any(folder in (place, *place.parents) for place in (self.started_in, self.folder))
 
 
 class FakeMachine:
@@ -201,7 +207,8 @@ class FakeMachine:
     def as_left(self, trace: Trace) -> Left:
         """Return what another program finds of it."""
         used = (self.cpu, self.held)
-        return Left(trace, self.started_in, self.guest.save(), self.paused, self.stalled, used=used)
+        folders = (self.started_in, self.place.folder)
+        return Left(trace, *folders, self.guest.save(), self.paused, self.stalled, used=used)
 
     def die(self, how: str) -> None:
         """End the machine, and say how. Idempotent."""
@@ -290,18 +297,18 @@ class FakeDriver:
         return machine
 
     def below(self, folder: Path) -> list[ProcessMark]:
-        found = [each.trace.process for each in self.survivors if folder in each.started_in.parents]
-        running = [(each.trace, each.started_in) for each in self.machines if each.alive and not each.left]
-        return found + [trace.process for trace, place in running if trace and folder in place.parents]
+        return [left.trace.process for left in self.leave_all() if left.is_below(folder)]
 
-    async def adopt(self, place: Place, trace: Trace) -> FakeMachine:
+    async def adopt(self, place: Place, trace: Trace, *, within_s: float) -> FakeMachine:
+        del within_s
         await asyncio.sleep(0)
-        left = next((each for each in self.survivors if each.trace == trace), None)
+        left = next((each for each in self.leave_all() if each.trace == trace), None)
         if left is None:
             raise SandboxLost(f"the machine of {place.name} ended while nobody watched it")
-        self.survivors.remove(left)
         if left.mute:
-            raise RestoreFailed(f"the machine of {place.name} did not answer, and was ended")
+            raise Unavailable(f"the machine of {place.name} did not answer: it is mute")
+        self.survivors[:] = [each for each in self.survivors if each.trace != trace]
+        self.machines[:] = [each for each in self.machines if each.trace != trace]
         guest = self.new_guest()
         guest.load(left.memory)
         machine = FakeMachine(place, guest, trace, trace.image_bytes, self.faults)

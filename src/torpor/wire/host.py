@@ -96,7 +96,8 @@ class Incarnation(BaseModel):
     """One sandbox on this host.
 
     `asleep`: it is hibernated, and has no process (`pid` None). `alive` is False once its machine has died; `reason`
-    then says why. `base` is the snapshot it came from or was last frozen into, None where that is its template's.
+    then says why. With a reason and `alive` its machine lives and is out of reach: calls raise Unavailable until it is
+    reached, or deleted. `base` is the snapshot it came from or was last frozen into, None where that is its template's.
     `adopted`: its machine was taken over from an earlier host agent.
     """
 

@@ -7,7 +7,9 @@ only. This one hands chunks over as they are produced, one at a time, so a slow 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -23,7 +25,8 @@ class MemoryTransport(httpx2.AsyncBaseTransport):
 
     An application that raises, or returns without an answer, looks as it would over a socket: the request fails with
     `httpx2.RemoteProtocolError`, whose cause is what it raised. A request body that raises is a disconnect for the
-    application, and the caller gets what it raised.
+    application, and the caller gets what it raised. Of a request's timeouts the one for reading is kept: one that waits
+    longer for the answer to begin, after its body has been taken, or for more of it, fails with `httpx2.ReadTimeout`.
     """
 
     def __init__(self, app: App) -> None:
@@ -55,11 +58,14 @@ class _Call(httpx2.AsyncByteStream):
         self._client_gone = asyncio.Event()
         # One message at a time: the application waits in `send` until the reader has taken the last one.
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue(maxsize=1)
+        self._read_s: float | None = request.extensions.get("timeout", {}).get("read")
+        # When the application last waited for the request's body, whose sender takes its own time.
+        self._took_at = 0.0
         self._task = asyncio.create_task(self._run(app, _scope(request)))
 
     async def wait_started(self) -> Message:
         """Return the message that begins the answer."""
-        message = await self._messages.get()
+        message = await self._next()
         if self._body_failure is not None:
             raise self._body_failure
         if message is None:
@@ -67,7 +73,7 @@ class _Call(httpx2.AsyncByteStream):
         return message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (message := await self._messages.get()) is not None:
+        while (message := await self._next()) is not None:
             if message.get("body"):
                 yield message["body"]
             if not message.get("more_body", False):
@@ -75,6 +81,18 @@ class _Call(httpx2.AsyncByteStream):
         if self._body_failure is not None:
             raise self._body_failure
         raise httpx2.RemoteProtocolError("the application broke off its answer") from self._app_failure
+
+    async def _next(self) -> Message | None:
+        """Return the next message, None at the end. Raises ReadTimeout."""
+        if self._read_s is None:
+            return await self._messages.get()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while (left_s := max(began, self._took_at) + self._read_s - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, self._read_s)):
+                    return await self._messages.get()
+        raise httpx2.ReadTimeout(f"the application said nothing for {self._read_s} s")
 
     async def aclose(self) -> None:
         """End the request: the application sees a disconnect and, unless it has answered in full, is cancelled."""
@@ -106,6 +124,7 @@ class _Call(httpx2.AsyncByteStream):
         if self._body_ended:
             await self._client_gone.wait()
             return {"type": "http.disconnect"}
+        self._took_at = math.inf
         try:
             return {"type": "http.request", "body": await anext(self._body), "more_body": True}
         except StopAsyncIteration:
@@ -116,6 +135,8 @@ class _Call(httpx2.AsyncByteStream):
             self._body_failure = error
             self._client_gone.set()
             return {"type": "http.disconnect"}
+        finally:
+            self._took_at = asyncio.get_running_loop().time()
 
 
 def _scope(request: httpx2.Request) -> Message:

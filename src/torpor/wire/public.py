@@ -146,6 +146,15 @@ class WakeUp(Strict):
     ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
 
 
+class Hibernate(Strict):
+    """`POST .../hibernate`: with `if_unused` it is refused while a call is using the sandbox.
+
+    Commands that were started and that nobody waits for are no such calls: they sleep with it.
+    """
+
+    if_unused: bool = False
+
+
 class Status(BaseModel):
     """`POST .../hibernate` and `.../wake`: the state that was reached."""
 

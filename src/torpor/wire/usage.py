@@ -52,11 +52,15 @@ class SandboxUsage(UsageView):
 
 
 class UsageReport(BaseModel):
-    """`GET /v1/usage`: of all sandboxes that a filter lets through, deleted ones too; `total` is their sum."""
+    """`GET /v1/usage`: of all sandboxes that a filter lets through, deleted ones too; `total` is the sum of all.
+
+    `next_cursor` is None where `items` are the last of them.
+    """
 
     total: UsageView
     items: list[SandboxUsage]
     prices: PriceList
+    next_cursor: str | None = None
 
 
 class LiveView(BaseModel):

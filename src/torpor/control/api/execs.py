@@ -12,7 +12,7 @@ from torpor.control.api.answers import PatientCommand
 from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox
 from torpor.control.api.problems import refusals
 from torpor.control.api.stream import STREAMED, Events, Listened
-from torpor.control.service.execute import collect, execute, job_for, order_for
+from torpor.control.service.execute import collect, execute, has_job, job_for, order_for
 from torpor.wire.public import ExecAnswer, ExecCommand
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["execs"])
@@ -42,7 +42,8 @@ async def run_command(
     """Run a command and answer when it has ended.
 
     After 10 s the answer begins as 200 and is padded with spaces until the JSON is there. Hanging up kills the command,
-    unless it came with a key: then it goes on, and the same request finds it again.
+    unless it came with a key: then it goes on, and the same request finds it again; so does `key:` and the key, in the
+    place of a process's id.
     """
     job = job_for(owned, idempotency_key)
     return PatientCommand(plane.clock, partial(collect, plane, owned, order_for(command, job)), job)
@@ -63,6 +64,7 @@ async def stream_command(
     Hanging up kills the command, unless it came with a key: then it goes on, and the same request listens to it again,
     from `stdout_from` and `stderr_from` on.
     """
-    order = order_for(command, job_for(owned, idempotency_key))
-    listened = Listened(command.encoding, order.job, command.timeout_seconds)
+    order = order_for(command, job := job_for(owned, idempotency_key))
+    is_there = None if job is None else partial(has_job, plane, owned, job)
+    listened = Listened(command.encoding, job, command.timeout_seconds, is_there)
     return Events(plane.clock, execute(plane, owned, order), listened, request.state.request_id)

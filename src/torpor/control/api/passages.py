@@ -14,12 +14,12 @@ from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox
 from torpor.control.api.problems import refusals
 from torpor.control.api.views import forked_view, view
 from torpor.control.service.fork import fork
-from torpor.control.service.hibernate import hibernate
+from torpor.control.service.hibernate import hibernate_asked
 from torpor.control.service.pause import pause
 from torpor.control.service.resume import resume
 from torpor.control.service.rollback import rollback
 from torpor.control.service.wake import wake
-from torpor.wire.public import Forked, ForkSandbox, RollBack, SandboxView, Status, WakeUp
+from torpor.wire.public import Forked, ForkSandbox, Hibernate, RollBack, SandboxView, Status, WakeUp
 
 router = APIRouter(prefix="/v1/sandboxes/{id}", tags=["sandboxes"])
 
@@ -45,14 +45,17 @@ async def resume_sandbox(plane: ThePlane, owned: TheSandbox) -> None:
 
 
 @router.post("/hibernate", response_class=Response, responses=_answering(200, Status, "The sandbox sleeps."))
-async def hibernate_sandbox(plane: ThePlane, owned: TheSandbox) -> Response:
+async def hibernate_sandbox(
+    plane: ThePlane, owned: TheSandbox, order: Annotated[Hibernate | None, Body()] = None
+) -> Response:
     """Freeze a sandbox to disk and end its machine. Fine if it sleeps.
 
+    With `if_unused` it is refused with a Conflict while any other call is using the sandbox.
     After 10 s the answer begins as 200 and is padded with spaces until the JSON is there.
     """
 
     async def asleep() -> Status:
-        done = await hibernate(plane, owned)
+        done = await hibernate_asked(plane, owned, if_unused=order is not None and order.if_unused)
         return Status(status=done.sandbox.state.value, snapshot_id=done.snapshot)
 
     return PatientPassage(plane.clock, asleep)

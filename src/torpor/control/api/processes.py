@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -14,6 +15,8 @@ from torpor.control.api.problems import refusals
 from torpor.control.api.stream import STREAMED, Events, Listened
 from torpor.control.api.views import process_view
 from torpor.control.service import processes
+from torpor.control.service.execute import has_job
+from torpor.model.ids import JobId
 from torpor.wire.processes import Fed, ProcessList, ProcessView, SendSignal, StartProcess
 
 router = APIRouter(prefix="/v1/sandboxes/{id}/processes", tags=["processes"])
@@ -21,7 +24,13 @@ router = APIRouter(prefix="/v1/sandboxes/{id}/processes", tags=["processes"])
 _REFUSALS = refusals(errors.NotFound, errors.Forbidden, errors.Conflict, errors.SandboxLost, errors.OutOfSpace)
 _INPUT = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
-ProcessId = Annotated[str, Path(description="a process's id", max_length=64)]
+ProcessId = Annotated[
+    str,
+    Path(
+        description="a process's id, or `key:` and the idempotency key that it was ordered with (without slashes)",
+        max_length=512,
+    ),
+]
 # As large as a file of any guest can be.
 Offset = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
@@ -68,8 +77,11 @@ async def stream_process(
 
     Hanging up leaves the command alone.
     """
-    frames = processes.listen(plane, owned, pid, since)
-    return Events(plane.clock, frames, Listened(encoding, pid), request.state.request_id)
+    job = processes.job_named(owned, pid)
+    frames = processes.listen(plane, owned, job, since)
+    # Where nothing comes, this is what tells a command that is silent from one that is out of reach.
+    listened = Listened(encoding, job, is_there=partial(has_job, plane, owned, JobId(job)))
+    return Events(plane.clock, frames, listened, request.state.request_id)
 
 
 @router.post(

@@ -6,8 +6,8 @@ import asyncio
 import base64
 import codecs
 import json
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -17,6 +17,7 @@ from torpor.control.api.answers import BEAT_S, Watched, beating, part, process_h
 from torpor.control.service.execute import timed_out
 from torpor.errors import TorporError
 from torpor.kit.clock import Clock
+from torpor.kit.race import Overtaken, race
 from torpor.wire import host
 from torpor.wire.errors import to_body
 from torpor.wire.frames import Frame, Kind
@@ -27,7 +28,7 @@ MEDIA_TYPE = "text/event-stream; charset=utf-8"
 _EVENT = {
     "type": "object",
     "properties": {
-        "event": {"type": "string", "enum": ["stdout", "stderr", "exit", "error"]},
+        "event": {"type": "string", "enum": ["started", "stdout", "stderr", "exit", "error"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
     "required": ["event", "data"],
@@ -35,7 +36,9 @@ _EVENT = {
 # How the description of the API tells of such a stream.
 STREAMED: dict[str, Any] = {
     "description": (
-        "Events `stdout` and `stderr` {chunk}, then `exit` (StreamExit) or `error` (ErrorBody); comments are beats."
+        "Events `stdout` and `stderr` {chunk}, then `exit` (StreamExit) or `error` (ErrorBody); comments are beats. A "
+        "command that has an id is told by `started` {process_id} once it is sure to be in the guest, before all of "
+        "these."
     ),
     "content": {"text/event-stream": {"schema": _EVENT}},
 }
@@ -48,16 +51,20 @@ START_S = 1.0
 class Listened:
     """The command that is listened to: its `job`, where it has an id, its timeout, where that is known here.
 
-    `encoding`: how its output is sent.
+    `encoding`: how its output is sent. `is_there`: asks whether the guest has it; where it is given, `started` is told.
     """
 
     encoding: Literal["text", "base64"]
     job: str | None = None
     timeout_s: float | None = None
+    is_there: Callable[[], Coroutine[Any, Any, bool]] | None = None
 
 
 class Events(Watched):
     """`stdout` and `stderr` as they come, then `exit` or `error`, and a comment in every BEAT_S of silence.
+
+    Where `started` is to be told, it is told before the first of these, or as soon as the guest is known to have the
+    command; that is asked at START_S, and with each beat.
 
     A stream that ends without either of these two was broken off, and says nothing of the command's end.
     """
@@ -74,7 +81,8 @@ class Events(Watched):
             self.more_headers = [process_header(command.job)]
         self._clock = clock
         self._frames = frames
-        self._timeout_s = command.timeout_s
+        self._command = command
+        self._has_told_started = command.is_there is None
         self._writers = {kind: writer_for(command.encoding) for kind in (Kind.STDOUT, Kind.STDERR)}
         self._request_id = request_id
         self._last_sent = 0.0
@@ -101,8 +109,25 @@ class Events(Watched):
                 await self.begin(send, MEDIA_TYPE)
                 await self._give(send, _BEAT)
 
+    async def _tell_started(self, send: Send) -> None:
+        async with self._starting:
+            if not self._has_told_started:
+                await self._give(send, event("started", {"process_id": self._command.job}))
+                self._has_told_started = True
+
+    async def _look(self, send: Send) -> None:
+        """Tell that the command is there if it is. A guest that does not say so soon keeps no beat waiting."""
+        is_there = self._command.is_there
+        if is_there is None or self._has_told_started:
+            return
+        with suppress(Overtaken):
+            if await race(is_there(), self._clock.sleep(BEAT_S)):
+                await self._tell_started(send)
+
     async def _pass_on(self, frames: AsyncIterator[Frame], send: Send) -> None:
         async for kind, payload in frames:
+            if not self._has_told_started:
+                await self._tell_started(send)
             if kind is Kind.EXIT:
                 await self._exit(host.ExecOutcome.model_validate_json(payload), send)
             elif chunk := self._writers[kind].feed(payload):
@@ -110,7 +135,7 @@ class Events(Watched):
 
     async def _exit(self, outcome: host.ExecOutcome, send: Send) -> None:
         if outcome.timed_out:
-            raise timed_out(self._timeout_s)
+            raise timed_out(self._command.timeout_s)
         await self._flush(send)
         said = StreamExit(
             exit_code=outcome.exit_code,
@@ -132,10 +157,12 @@ class Events(Watched):
     async def _beat(self, send: Send) -> None:
         await self._clock.sleep(START_S)
         await self._start(send)
+        await self._look(send)
         while True:
             silent_for = self._clock.monotonic() - self._last_sent
             if silent_for >= BEAT_S:
                 await self._give(send, _BEAT)
+                await self._look(send)
             else:
                 await self._clock.sleep(BEAT_S - silent_for)
 

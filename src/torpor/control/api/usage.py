@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -15,8 +16,10 @@ from torpor import errors
 from torpor.control.api.deps import ThePlane, TheSandbox, Workspace
 from torpor.control.api.problems import refusals
 from torpor.control.api.views import live_view, price_list, sandbox_usage_view, usage_view
+from torpor.control.service.cursors import position_of
 from torpor.control.service.sandboxes import metadata_filter
-from torpor.control.service.usage import Span, live, report, sandbox_usage
+from torpor.control.service.usage import ReportListing, Span, live, report, sandbox_usage
+from torpor.control.store.contract import Position
 from torpor.errors import InvalidRequest
 from torpor.wire.usage import LiveList, SandboxUsage, UsageReport, UsageView
 
@@ -48,7 +51,24 @@ async def span(
     return Span(_moment("since", since), _moment("until", until))
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which sandboxes of a report are listed."""
+
+    limit: int
+    after: Position | None
+
+
+async def page(
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    cursor: Annotated[str | None, Query(description="`next_cursor` of the page before", max_length=256)] = None,
+) -> Page:
+    """Return what a request asks to be listed. Raises InvalidRequest for a cursor that is none of ours."""
+    return Page(limit, None if cursor is None else position_of(cursor))
+
+
 TheSpan = Annotated[Span, Depends(span)]
+ThePage = Annotated[Page, Depends(page)]
 
 
 @router.get("/sandboxes/{id}/usage", responses=refusals(errors.NotFound))
@@ -63,18 +83,23 @@ async def report_usage(
     workspace: Workspace,
     request: Request,
     span: TheSpan,
+    page: ThePage,
     format: Annotated[Literal["json", "csv"], Query(description="what to answer in")] = "json",
 ) -> Response:
-    """Report what sandboxes used and what that cost, deleted ones too, and the sum.
+    """Report what sandboxes used and what that cost, deleted ones too, and the sum of all, whatever part is listed.
 
-    `metadata.<key>=<value>`, once or more, filters by metadata.
+    `metadata.<key>=<value>`, once or more, filters by metadata. Where there are more than `limit`, the header
+    `X-Next-Cursor` has the cursor of the rest, and so has the JSON.
     """
-    found = await report(plane, workspace, metadata_filter(request.query_params), span)
+    metadata = metadata_filter(request.query_params)
+    found = await report(plane, ReportListing(workspace, metadata, span, page.limit, page.after))
     items = [sandbox_usage_view(one) for one in found.each]
+    headers = {} if found.next_cursor is None else {"x-next-cursor": found.next_cursor}
     if format == "csv":
-        return Response(as_csv(items), media_type="text/csv; charset=utf-8")
-    whole = UsageReport(total=usage_view(found.total), items=items, prices=price_list(plane.prices))
-    return JSONResponse(whole.model_dump(mode="json"))
+        return Response(as_csv(items), media_type="text/csv; charset=utf-8", headers=headers)
+    total, prices = usage_view(found.total), price_list(plane.prices)
+    whole = UsageReport(total=total, items=items, prices=prices, next_cursor=found.next_cursor)
+    return JSONResponse(whole.model_dump(mode="json"), headers=headers)
 
 
 @router.get("/metrics", responses=refusals())

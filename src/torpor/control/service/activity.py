@@ -34,8 +34,7 @@ class Activity:
     @asynccontextmanager
     async def using(self, sandbox_id: SandboxId) -> AsyncIterator[None]:
         """Count a call as in flight while the block runs. May be nested."""
-        while (sweep := self._sweeps.get(sandbox_id)) is not None:
-            await sweep.wait()
+        await self.wait_swept(sandbox_id)
         # No await from here to the count: a sweep that begins later sees it.
         use = self._use(sandbox_id)
         use.in_flight += 1
@@ -45,9 +44,18 @@ class Activity:
             use.in_flight -= 1
             use.unused_since = self._clock.monotonic()
 
+    async def wait_swept(self, sandbox_id: SandboxId) -> None:
+        """Wait for the end of a sweep that is under way. There is no other when this returns, until the next await."""
+        while (sweep := self._sweeps.get(sandbox_id)) is not None:
+            await sweep.wait()
+
     def touch(self, sandbox_id: SandboxId) -> None:
         """Let a sandbox's idle time begin anew."""
         self._use(sandbox_id).unused_since = self._clock.monotonic()
+
+    def is_known(self, sandbox_id: SandboxId) -> bool:
+        """Tell whether anything is known of a sandbox."""
+        return sandbox_id in self._uses
 
     def in_flight(self, sandbox_id: SandboxId) -> int:
         """Return how many calls are using a sandbox."""
@@ -60,9 +68,9 @@ class Activity:
         return 0.0 if use.in_flight else self._clock.monotonic() - use.unused_since
 
     @contextmanager
-    def sweeping(self, sandbox_id: SandboxId, after_s: float) -> Iterator[bool]:
-        """Yield whether a sandbox has been idle for `after_s` seconds; if so, calls wait until the block has ended."""
-        if sandbox_id in self._sweeps or self.idle_s(sandbox_id) < after_s:
+    def sweeping(self, sandbox_id: SandboxId, after_s: float = 0.0) -> Iterator[bool]:
+        """Yield whether nothing uses a sandbox, nor has for `after_s` seconds; then calls wait until the block ends."""
+        if sandbox_id in self._sweeps or self.in_flight(sandbox_id) or self.idle_s(sandbox_id) < after_s:
             yield False
             return
         over = self._sweeps[sandbox_id] = asyncio.Event()

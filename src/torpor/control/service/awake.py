@@ -9,7 +9,7 @@ from typing import TypeVar
 from torpor.control.reconcile import reconcile_one
 from torpor.control.service.passage import lost, refusal
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, noticing_loss, settled, show
+from torpor.control.service.sandboxes import Owned, in_use, noticing_loss, settled, show
 from torpor.control.service.wake import wake
 from torpor.errors import Busy, Conflict
 from torpor.kit.shielded import shielded
@@ -51,7 +51,7 @@ async def ask(
     Where the host is Busy (it is freezing the guest, and did nothing), what to do is decided again, unless what the
     call was to send is touched already. Raises as `awake` and `noticing_loss` do, and what the call raises.
     """
-    async with plane.activity.using(owned.id):
+    async with in_use(plane, owned):
         for left in reversed(range(_TRIES)):
             await awake(plane, owned)
             try:
@@ -73,7 +73,7 @@ async def reached(plane: Plane, owned: Owned, reach: Callable[[], AbstractAsyncC
         async with noticing_loss(plane, owned), reach() as opened:
             yield opened
 
-    async with plane.activity.using(owned.id), AsyncExitStack() as stack:
+    async with in_use(plane, owned), AsyncExitStack() as stack:
         yield await ask(plane, owned, lambda: stack.enter_async_context(noticed()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,14 +18,17 @@ _log = structlog.get_logger("torpor.control")
 
 
 class Chore(StrEnum):
-    """The kinds of chores."""
+    """The kinds of chores. PATIENCE: waiting for the time at which a recovery is tried again. END: a life is over."""
 
     RECOVERY = "recovery"
     CHECKPOINT = "checkpoint"
     SWEEP = "sweep"
+    PATIENCE = "patience"
+    END = "end"
 
 
-_AT_ONCE = {Chore.RECOVERY: 4, Chore.CHECKPOINT: 2, Chore.SWEEP: 4}
+# How many of a kind have their turn at once; those that only wait are no burden.
+AT_ONCE = {Chore.RECOVERY: 4, Chore.CHECKPOINT: 2, Chore.SWEEP: 4, Chore.PATIENCE: 100_000, Chore.END: 8}
 
 
 class Chores:
@@ -35,20 +39,25 @@ class Chores:
 
     def __init__(self) -> None:
         self._tasks: dict[tuple[Chore, SandboxId], asyncio.Task[None]] = {}
-        self._turns = {chore: asyncio.Semaphore(count) for chore, count in _AT_ONCE.items()}
+        self._turns = {chore: asyncio.Semaphore(count) for chore, count in AT_ONCE.items()}
         self._is_closed = False
 
     def begin(self, chore: Chore, sandbox_id: SandboxId, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin a chore; does nothing if that one is under way for the sandbox already, or all of it is closed."""
-        if self._is_closed or (chore, sandbox_id) in self._tasks:
+        if self._is_closed or self.is_under_way(chore, sandbox_id):
             return
         task = asyncio.create_task(self._run(chore, sandbox_id, work))
         self._tasks[chore, sandbox_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop((chore, sandbox_id)))
+        task.add_done_callback(partial(self._forget, chore, sandbox_id))
 
     def is_under_way(self, chore: Chore, sandbox_id: SandboxId) -> bool:
         """Tell whether a chore is under way for a sandbox, or waits for its turn."""
-        return (chore, sandbox_id) in self._tasks
+        task = self._tasks.get((chore, sandbox_id))
+        return task is not None and not task.done()
+
+    def count(self, chore: Chore) -> int:
+        """Return for how many sandboxes a chore is under way."""
+        return sum(1 for kind, sandbox_id in self._tasks if kind is chore and self.is_under_way(kind, sandbox_id))
 
     async def wait_over(self, chore: Chore, sandbox_id: SandboxId) -> bool:
         """Wait for the end of a chore if it is under way for a sandbox, and tell whether it was."""
@@ -66,6 +75,10 @@ class Chores:
             task.cancel()
         for task in tasks:
             await wait_ended(task)
+
+    def _forget(self, chore: Chore, sandbox_id: SandboxId, ended: asyncio.Task[None]) -> None:
+        if self._tasks.get((chore, sandbox_id)) is ended:  # else the next one has begun
+            del self._tasks[chore, sandbox_id]
 
     async def _run(self, chore: Chore, sandbox_id: SandboxId, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

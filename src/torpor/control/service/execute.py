@@ -13,7 +13,7 @@ from torpor.control.service.claims import checked_key
 from torpor.control.service.files import absolute
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
-from torpor.errors import ExecTimeout, InvalidRequest
+from torpor.errors import ExecTimeout, InvalidRequest, TorporError
 from torpor.model.ids import JobId, job_id_from
 from torpor.wire import host
 from torpor.wire.frames import Frame, Kind
@@ -42,6 +42,15 @@ def order_for(command: ExecCommand, job: JobId | None = None) -> host.ExecOrder:
 def job_for(owned: Owned, key: str | None) -> JobId | None:
     """Return the id of the command that belongs to an idempotency key, None without one. Raises as `checked_key`."""
     return None if key is None else job_id_from(owned.workspace, owned.id, checked_key(key))
+
+
+async def has_job(plane: Plane, owned: Owned, job: JobId) -> bool:
+    """Tell whether a guest is known to have a command. Wakes nothing, and does not fail: False: not known."""
+    try:
+        await plane.host.job(owned.id, job)
+    except TorporError:
+        return False
+    return True
 
 
 def _argv(cmd: str | list[str]) -> list[str]:

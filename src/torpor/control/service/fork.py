@@ -15,7 +15,7 @@ from torpor.control.service.freeze import freeze
 from torpor.control.service.hibernate import sleeps_in
 from torpor.control.service.passage import Crossing
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, expiry, life_of, show, standing
+from torpor.control.service.sandboxes import Owned, expiry, in_use, life_of, show, standing
 from torpor.control.service.snapshots import delete_snapshot, tidy
 from torpor.control.store.contract import Claim
 from torpor.errors import Busy, Conflict, InvalidRequest, TorporError
@@ -62,7 +62,7 @@ async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = 
                 return await _children_of_then(plane, first, wish)
             continue
         children = _children(plane, await standing(plane, owned), wish)
-        async with plane.activity.using(owned.id):
+        async with in_use(plane, owned):
             made = await _bring_to_life(plane, owned, children, claim)
         if made is not None:
             return made

@@ -24,6 +24,8 @@ _MOST_WAITING = 10_000
 _BATCH = 500
 # A write that failed is tried again after this many seconds.
 _RETRY_S = 1.0
+# What of events may be secret: people write passwords on command lines.
+COMMAND_TEXT = frozenset({"command"})
 
 
 class Noted(Protocol):
@@ -42,9 +44,11 @@ class Noter:
     """Writes events down, in the order in which they were noted.
 
     What is noted is written by `write`, which runs beside everything else, or by `flush`, whichever comes first.
+    `left_out`: data that no event is to have.
     """
 
-    def __init__(self, store: Store, clock: Clock, news: News) -> None:
+    def __init__(self, store: Store, clock: Clock, news: News, *, left_out: frozenset[str] = frozenset()) -> None:
+        self._left_out = left_out
         self._store = store
         self._clock = clock
         self._news = news
@@ -58,6 +62,7 @@ class Noter:
         if len(self._waiting) >= _MOST_WAITING:
             self._dropped += 1
             return
+        data = {name: value for name, value in data.items() if name not in self._left_out}
         told = json.loads(json.dumps(data, default=str))  # one that could not be written would hold up all others
         self._waiting.append(NewEvent(self._clock.now(), sandbox.workspace, sandbox.id, type, told))
         self._some.set()

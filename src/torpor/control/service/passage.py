@@ -7,7 +7,7 @@ whoever comes second waits for the first to end and then finds what it left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -104,8 +104,12 @@ class Gate:
         self._turns = KeyedLocks[SandboxId]()
 
     @asynccontextmanager
-    async def passage(self, sandbox_id: SandboxId, row: Passage) -> AsyncIterator[Crossing]:
+    async def passage(
+        self, sandbox_id: SandboxId, row: Passage, is_wanted: Callable[[Sandbox], bool] | None = None
+    ) -> AsyncIterator[Crossing]:
         """Run the block as one passage of the table.
+
+        `is_wanted` is asked right before it begins, with the record as it is then; if it is not, Conflict is raised.
 
         Settles in `done` when the block ends, in `undone` if it raises Refused, Unavailable or Failed. Anything else
         (OutcomeUnknown, cancellation, a bug) leaves the state of the passage, and the reconciler asks the host. A row
@@ -124,6 +128,10 @@ class Gate:
                 raise NotFound(f"there is no sandbox {sandbox_id}: it has been deleted")
             if sandbox.state not in row.starts:
                 raise lost(sandbox) if sandbox.state is State.FAILED else refusal(sandbox, row.verb, row.starts)
+            if is_wanted is not None and not is_wanted(sandbox):
+                raise Conflict(
+                    f"{row.verb} of sandbox {sandbox_id} is not called for any more", seen=sandbox.state.value
+                )
             async with self._settling(await self._begun(sandbox, row), row) as crossing:
                 yield crossing
 

@@ -9,7 +9,7 @@ from torpor.control.service.activity import Activity
 from torpor.control.service.attempts import Attempts
 from torpor.control.service.chores import Chores
 from torpor.control.service.deadlines import Deadlines
-from torpor.control.service.noter import Noter
+from torpor.control.service.noter import COMMAND_TEXT, Noter
 from torpor.control.service.once import Once
 from torpor.control.service.pace import Pace
 from torpor.control.service.passage import Bells, Gate
@@ -43,8 +43,13 @@ class Plane:
     once: Once
 
 
-def plane_of(store: Store, host: HostClient, clock: Clock, prices: Prices | None = None) -> Plane:
-    """Return the record of collaborators over a store, a host and a clock."""
+def plane_of(
+    store: Store, host: HostClient, clock: Clock, prices: Prices | None = None, *, tells_commands: bool = True
+) -> Plane:
+    """Return the record of collaborators over a store, a host and a clock.
+
+    `tells_commands`: whether events have the text of commands in them.
+    """
     bells = Bells()
     return Plane(
         store=store,
@@ -53,11 +58,11 @@ def plane_of(store: Store, host: HostClient, clock: Clock, prices: Prices | None
         bells=bells,
         gate=Gate(store, clock, bells),
         shelf=Shelf(),
-        noter=Noter(store, clock, bells.news),
+        noter=Noter(store, clock, bells.news, left_out=frozenset() if tells_commands else COMMAND_TEXT),
         prices=prices or Prices(),
         activity=Activity(clock),
         pace=Pace(clock, bells.pace),
-        deadlines=Deadlines(store, host),
+        deadlines=Deadlines(store, host, clock),
         chores=Chores(),
         recoveries=Attempts(clock),
         once=Once(),

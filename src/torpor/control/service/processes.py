@@ -7,14 +7,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from torpor.control.service.awake import ask, reached
+from torpor.control.service.claims import checked_key
 from torpor.control.service.execute import Told, job_for, noticing_end, order_for, spoken
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
 from torpor.errors import InvalidRequest, NotFound
-from torpor.model.ids import is_job_id, new_job_id
+from torpor.model.ids import is_job_id, job_id_from, new_job_id
 from torpor.wire import host
 from torpor.wire.frames import Frame
 from torpor.wire.processes import MAX_INPUT_BYTES, StartProcess
+
+# What a process is named by whose id is not known: this, and the key it was ordered with.
+_BY_KEY = "key:"
 
 
 async def start(plane: Plane, owned: Owned, wish: StartProcess, key: str | None = None) -> host.Job:
@@ -37,7 +41,7 @@ async def list_processes(plane: Plane, owned: Owned) -> list[host.Job]:
 
 async def show_process(plane: Plane, owned: Owned, pid: str) -> host.Job:
     """Return one command. Raises NotFound, and as `ask` does."""
-    job = _checked(pid)
+    job = job_named(owned, pid)
     return await ask(plane, owned, lambda: plane.host.job(owned.id, job))
 
 
@@ -73,17 +77,23 @@ async def feed(plane: Plane, owned: Owned, pid: str, data: bytes, *, close: bool
             f"the input is {len(data)} bytes, and at most {MAX_INPUT_BYTES} fit into a request",
             hint="send it in parts",
         )
-    job = _checked(pid)
+    job = job_named(owned, pid)
     return await ask(plane, owned, lambda: plane.host.feed(owned.id, job, data, close=close))
 
 
 async def send_signal(plane: Plane, owned: Owned, pid: str, signal: str) -> None:
     """Send a command a signal by its name. Raises NotFound, InvalidRequest, Conflict if it has ended, and as `ask`."""
-    job = _checked(pid)
+    job = job_named(owned, pid)
     await ask(plane, owned, lambda: plane.host.signal(owned.id, job, host.Signal(signal=signal)))
 
 
-def _checked(pid: str) -> str:
+def job_named(owned: Owned, pid: str) -> str:
+    """Return the id of the command that is meant by an id, or by `key:` and the idempotency key it came with.
+
+    Raises NotFound for what is neither, InvalidRequest for a key that is none.
+    """
+    if pid.startswith(_BY_KEY):
+        return job_id_from(owned.workspace, owned.id, checked_key(pid.removeprefix(_BY_KEY)))
     if not is_job_id(pid):
         raise NotFound(f"there is no process {pid}")
     return pid

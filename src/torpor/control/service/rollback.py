@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torpor.control.service.plane import Plane
 from torpor.control.service.recovery import put_back
-from torpor.control.service.sandboxes import Owned, settled
+from torpor.control.service.sandboxes import Owned, in_use, settled
 from torpor.control.service.snapshots import show_snapshot
 from torpor.errors import Conflict
 from torpor.model.sandbox import Sandbox
@@ -16,7 +16,7 @@ async def rollback(plane: Plane, owned: Owned, snapshot_id: str) -> Sandbox:
     Its name, metadata and end stay. If it definitely fails, it is as before. Raises NotFound, Conflict for another
     sandbox's snapshot, and what the host raises.
     """
-    async with plane.activity.using(owned.id):
+    async with in_use(plane, owned):
         sandbox = await settled(plane, owned)
         record = await show_snapshot(plane, owned.workspace, snapshot_id)
         if record.sandbox != owned.id and record.id != sandbox.from_snapshot:

@@ -44,6 +44,18 @@ async def known(plane: Plane, owned: Owned) -> Sandbox:
     return sandbox
 
 
+@asynccontextmanager
+async def in_use(plane: Plane, owned: Owned) -> AsyncIterator[None]:
+    """Count a call as using a sandbox while the block lasts. Raises NotFound as `show`.
+
+    Only sandboxes that there are get to be counted, so that what is kept in memory of them is bounded by them.
+    """
+    if not plane.activity.is_known(owned.id):
+        await show(plane, owned)
+    async with plane.activity.using(owned.id):
+        yield
+
+
 async def settled(plane: Plane, owned: Owned) -> Sandbox:
     """Return a living sandbox after the passage that is under way; if an answer was lost, the host is asked first.
 
@@ -147,11 +159,11 @@ async def set_idle(plane: Plane, owned: Owned, idle_seconds: int) -> Sandbox:
 
     Raises NotFound as `show`, Conflict for a sandbox that is being deleted.
     """
-    await show(plane, owned)
-    changed = await plane.store.set_idle(owned.id, idle_seconds or None)
+    async with in_use(plane, owned):  # so that no sweep goes by the wish of before
+        await show(plane, owned)
+        changed = await plane.store.set_idle(owned.id, idle_seconds or None)
     if changed is None:
         raise _deleting(owned)
-    plane.activity.touch(owned.id)
     plane.bells.idleness.set()
     return changed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torpor.control.store.contract import SnapshotRecord
@@ -42,6 +42,10 @@ class Shelf:
         known = stray in self._strays
         self._strays.add(stray)
         return not known
+
+    def forget_other_strays(self, there: Iterable[str]) -> None:
+        """Forget the strays that are not there any more."""
+        self._strays &= set(there)
 
 
 def record_of(frozen: host.Frozen, workspace: WorkspaceId) -> SnapshotRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torpor.control.service.claims import checked_key
 from torpor.control.service.freeze import freeze
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, settled, standing
+from torpor.control.service.sandboxes import Owned, in_use, settled, standing
 from torpor.control.store.contract import SnapshotRecord
 from torpor.errors import Conflict
 from torpor.model.ids import new_snapshot_id, snapshot_id_from
@@ -19,7 +19,7 @@ async def snapshot(plane: Plane, owned: Owned, name: str | None, key: str | None
     Raises InvalidRequest for a key that is none, NotFound, SandboxLost, Conflict (also for a key that came with another
     name before), and what the host raises.
     """
-    async with plane.activity.using(owned.id):
+    async with in_use(plane, owned):
         return await _taken(plane, owned, name, key)
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from torpor.control.service.cursors import cursor_after
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
-from torpor.control.store.contract import Account, AccountListing
+from torpor.control.store.contract import Account, AccountListing, Position
 from torpor.errors import InvalidRequest, NotFound
 from torpor.model.ids import WorkspaceId, is_sandbox_id
 from torpor.model.sandbox import Sandbox
 from torpor.model.usage import Usage, summed, total
 from torpor.wire import host
+
+# Sandboxes whose ledgers are looked at at once, and intervals that are many for one of them.
+_AT_ONCE = 50
+_MANY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,26 @@ class SandboxSpent:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportListing:
+    """Which sandboxes of a workspace to report: those with all of `metadata` that were there in a span of time.
+
+    `limit`, `after`: which of them to name one by one, the newest first.
+    """
+
+    workspace: WorkspaceId
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    span: Span = field(default_factory=Span)
+    limit: int = 1000
+    after: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What each of some sandboxes used, the newest first, and their sum."""
+    """What each of some sandboxes used, the newest first, and the sum of all. `next_cursor`: what asks for the rest."""
 
     total: Spent
     each: list[SandboxSpent]
+    next_cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +93,38 @@ async def sandbox_usage(plane: Plane, owned: Owned, span: Span) -> SandboxSpent:
         accounts = await plane.store.accounts(AccountListing(owned.workspace, sandbox=owned.id))
     if not accounts:
         raise NotFound(f"there is no sandbox {owned.id}")
-    return _spent(plane, accounts[0], span, plane.clock.now())
+    return await _spent(plane, accounts[0], span, plane.clock.now())
 
 
-async def report(plane: Plane, workspace: WorkspaceId, metadata: Mapping[str, str], span: Span) -> Report:
-    """Return what all sandboxes with all of `metadata` used that were there in a span of time."""
-    span.checked()
-    now = plane.clock.now()
-    listing = AccountListing(workspace, metadata=metadata, since=span.since, until=span.until)
-    each: list[SandboxSpent] = []
-    for account in await plane.store.accounts(listing):
-        each.append(_spent(plane, account, span, now))
-        await asyncio.sleep(0)  # many long ledgers are no reason to keep other calls waiting
+async def report(plane: Plane, listing: ReportListing) -> Report:
+    """Return what all sandboxes used that are asked for, and one by one a page of them.
+
+    However many there are, a few of them are looked at at a time, and other calls have their turn in between.
+    """
+    span, now = listing.span.checked(), plane.clock.now()
+    asked = AccountListing(listing.workspace, metadata=listing.metadata, since=span.since, until=span.until)
     until = _latest(span.until, now)
-    since = span.since or min((one.spent.since for one in each), default=until)
-    return Report(Spent(min(since, until), until, total(one.spent.usage for one in each)), each)
+    since, used, is_more = span.since or until, Usage(), False
+    each: list[SandboxSpent] = []
+    while accounts := await plane.store.accounts(replace(asked, limit=_AT_ONCE)):
+        found = [await _spent(plane, account, span, now) for account in accounts]
+        used = total([used, *(one.spent.usage for one in found)])
+        since = min(since, *(one.spent.since for one in found))
+        behind = [one for one in found if listing.after is None or _place(one) < _order(listing.after)]
+        is_more = is_more or len(each) + len(behind) > listing.limit
+        each += behind[: listing.limit - len(each)]
+        last = accounts[-1].sandbox
+        asked = replace(asked, after=Position(last.created_at, last.id))
+    cursor = cursor_after(each[-1].account.sandbox) if is_more else None
+    return Report(Spent(min(since, until), until, used), each, cursor)
+
+
+def _place(one: SandboxSpent) -> tuple[datetime, str]:
+    return one.account.sandbox.created_at, one.account.sandbox.id
+
+
+def _order(position: Position) -> tuple[datetime, str]:
+    return position.created_at, position.id
 
 
 async def live(plane: Plane, workspace: WorkspaceId) -> list[Live]:
@@ -103,12 +140,15 @@ def _live(plane: Plane, sandbox: Sandbox, found: host.Incarnation | None) -> Liv
     return Live(sandbox, usage, plane.activity.in_flight(sandbox.id))
 
 
-def _spent(plane: Plane, account: Account, span: Span, now: datetime) -> SandboxSpent:
+async def _spent(plane: Plane, account: Account, span: Span, now: datetime) -> SandboxSpent:
     sandbox = account.sandbox
     until = _latest(span.until, now, account.deleted_at)
     since = sandbox.created_at if span.since is None else max(span.since, sandbox.created_at)
     rate = plane.prices.rate(sandbox.cpu, sandbox.memory_mb)
-    usage = summed(account.intervals, rate, now, span.since, span.until)
+    if len(account.intervals) > _MANY:  # no reason to keep other calls waiting
+        usage = await asyncio.to_thread(summed, account.intervals, rate, now, span.since, span.until)
+    else:
+        usage = summed(account.intervals, rate, now, span.since, span.until)
     return SandboxSpent(account, Spent(min(since, until), until, usage))
 
 

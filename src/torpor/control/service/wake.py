@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torpor.control.service.plane import Plane
-from torpor.control.service.sandboxes import Owned, noticing_loss, set_life, standing
+from torpor.control.service.sandboxes import Owned, in_use, noticing_loss, set_life, standing
 from torpor.model.lifecycle import WAKE
 from torpor.model.sandbox import Sandbox
 
@@ -14,7 +14,7 @@ async def wake(plane: Plane, owned: Owned, ttl_seconds: int | None = None) -> Sa
     With `ttl_seconds` it ends that long from now; its end is kept where none is given. If it definitely fails, it
     sleeps as before. Raises NotFound, SandboxLost, Conflict, and what the host raises.
     """
-    async with plane.activity.using(owned.id):
+    async with in_use(plane, owned):
         await standing(plane, owned)
         async with noticing_loss(plane, owned), plane.gate.passage(owned.id, WAKE) as crossing:
             if not crossing.holds:

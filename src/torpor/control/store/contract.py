@@ -143,7 +143,8 @@ class EventListing:
 class AccountListing:
     """Whose accounts to show: of one `sandbox` of a workspace, or of all that have all of `metadata`.
 
-    Only sandboxes that were there between `since` and `until` (None: no bound), and only their intervals in between.
+    Only sandboxes that were there between `since` and `until` (None: no bound), and only their intervals in between. At
+    most `limit` sandboxes (None: all) behind `after`.
     """
 
     workspace: WorkspaceId
@@ -151,6 +152,8 @@ class AccountListing:
     metadata: Mapping[str, str] = field(default_factory=dict)
     since: datetime | None = None
     until: datetime | None = None
+    limit: int | None = None
+    after: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,7 @@ class Store(Protocol):
         `at` is the time of the change; sandboxes deleted before some time can be forgotten by it. With the state, at
         once, the open interval is closed, with what was used since its last reading, the next one begins at that very
         moment (none for `deleted`), and an event `state` says {from, to, verb, reason}, followed by an event `failed`
-        if that is what became of it.
+        if that is what became of it, and not what it was before a rollback that failed.
         """
 
     async def set_expiry(
@@ -226,8 +229,8 @@ class Store(Protocol):
     async def due(self, now: datetime, limit: int) -> list[Sandbox]:
         """Return at most `limit` settled sandboxes that should have ended by `now`, the earliest first."""
 
-    async def next_expiry(self) -> datetime | None:
-        """Return the earliest end of life of a settled sandbox, None if none has one."""
+    async def next_expiry(self, after: datetime) -> datetime | None:
+        """Return the earliest end of life after a moment of a settled sandbox, None if none has one."""
 
     async def forget(self, horizons: Horizons) -> int:
         """Drop what lies beyond the horizons and return how many sandboxes that were."""

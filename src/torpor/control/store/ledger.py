@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy import Row, bindparam, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.control.store.contract import Boundary, NewEvent
@@ -63,6 +63,12 @@ async def write_events(connection: AsyncConnection, new: Sequence[NewEvent]) -> 
     """Write events down."""
     if new:
         await connection.execute(insert(events), [to_event_row(one) for one in new])
+
+
+async def skip_numbers(connection: AsyncConnection, count: int) -> None:
+    """Use none of the next `count` numbers of events: they may have been told, and lost with the machine's power."""
+    skipped = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = :table")
+    await connection.execute(skipped, {"count": count, "table": events.name})
 
 
 async def _insert(connection: AsyncConnection, sandbox_id: SandboxId, entry: Entry) -> None:

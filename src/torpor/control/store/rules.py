@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from torpor.control.store.contract import Boundary, Claim, Horizons, NewEvent, SnapshotRecord
 from torpor.errors import Conflict
-from torpor.model.lifecycle import State
+from torpor.model.lifecycle import ROLLBACK, State
 from torpor.model.sandbox import Sandbox
 from torpor.model.usage import Interval, Reading
 
@@ -56,10 +57,13 @@ def opened(state: State, at: datetime) -> Entry:
     return Entry(Interval(state, at, at, is_open=True))
 
 
-def extended(entry: Entry, at: datetime, reading: Reading | None) -> Entry:
-    """Return an open entry brought up to a moment, never back, with what was used since the last reading."""
+def extended(entry: Entry, at: datetime, reading: Reading | None, taken_at: datetime | None = None) -> Entry:
+    """Return an open entry brought up to a moment, never back, with what was used since the last reading.
+
+    A reading of before what is known already (`taken_at`, or `at`) is a late one, and changes nothing.
+    """
     interval = replace(entry.interval, ended_at=max(entry.interval.ended_at, at))
-    if reading is None:
+    if reading is None or (taken_at or at) < entry.interval.ended_at:
         return Entry(interval, entry.mark)
     cpu, cpu_mark = _since(entry.mark.cpu_seconds, reading.cpu_seconds)
     resident, resident_mark = _since(entry.mark.resident_byte_seconds, reading.resident_byte_seconds)
@@ -67,7 +71,7 @@ def extended(entry: Entry, at: datetime, reading: Reading | None) -> Entry:
         interval,
         cpu_seconds=interval.cpu_seconds + cpu,
         resident_byte_seconds=interval.resident_byte_seconds + resident,
-        disk_bytes=reading.disk_bytes,
+        disk_bytes=max(0, reading.disk_bytes),
     )
     return Entry(counted, replace(reading, cpu_seconds=cpu_mark, resident_byte_seconds=resident_mark))
 
@@ -75,7 +79,8 @@ def extended(entry: Entry, at: datetime, reading: Reading | None) -> Entry:
 def turned(entry: Entry, to: State, at: datetime, boundary: Boundary) -> tuple[Entry, Entry | None]:
     """Return an open entry closed where the state changed, and the open one that begins there, None after the end."""
     really = at if boundary.since is None else min(boundary.since, at)
-    last = extended(entry, really, boundary.reading)
+    # What the change itself has brought is never late, even if the clock was set back.
+    last = extended(entry, really, boundary.reading, max(at, entry.interval.ended_at))
     closed = replace(last, interval=replace(last.interval, is_open=False))
     if to is State.DELETED:
         return closed, None
@@ -87,8 +92,10 @@ def _since(mark: float, now: float) -> tuple[float, float]:
     """Return what was used since a mark, and the mark to go on from.
 
     A reading a little lower is one that is a little old: a host agent that was killed goes on from what it had written
-    down last. Then the mark stays. One that is much lower began anew, and so counts from zero.
+    down last. Then the mark stays. One that is much lower began anew, and so counts from zero. So it is never counted
+    twice, and never less than nothing.
     """
+    now = now if math.isfinite(now) and now > 0 else 0.0
     if now >= mark:
         return now - mark, now
     return (0.0, mark) if now >= mark / 2 else (now, now)
@@ -105,7 +112,7 @@ def moved_events(moved: Sandbox, was: State, at: datetime, verb: str | None) -> 
     told: dict[str, dict[str, Any]] = {"state": {"from": was.value, "to": moved.state.value, "verb": verb}}
     if moved.reason is not None:
         told["state"]["reason"] = moved.reason
-    if moved.state is State.FAILED:
+    if moved.state is State.FAILED and verb != ROLLBACK.verb:  # a rollback that fails leaves it as it was, failed
         told["failed"] = {"reason": moved.reason, "last_snapshot": moved.last_snapshot}
     return [NewEvent(at, moved.workspace, moved.id, name, data) for name, data in told.items()]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +51,12 @@ from torpor.model.usage import Interval, Reading
 
 T = TypeVar("T")
 
+# So many events at most are noted before what was noted is made to outlive a loss of power.
+UNSURE_AT_MOST = 1000
+# Ids that go into one statement, and rows that are taken at once.
+_IDS_AT_ONCE = 1000
+_ROWS_AT_ONCE = 1000
+
 
 async def open_store(path: Path) -> SqlStore:
     """Open, or make, the database at `path` and bring its schema forward.
@@ -63,6 +68,8 @@ async def open_store(path: Path) -> SqlStore:
     try:
         with translated(path):
             await upgrade(writer)
+            async with writer.begin() as connection:
+                await ledger.skip_numbers(connection, 2 * UNSURE_AT_MOST)
     except BaseException:
         await writer.dispose()
         raise
@@ -77,6 +84,8 @@ class SqlStore:
         self._writer = writer
         self._noter = noting(path)
         self._reader = reading(path)
+        # How many events may be lost with the machine's power by now.
+        self._unsure = 0
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
         async def work(connection: AsyncConnection) -> Sandbox:
@@ -144,8 +153,8 @@ class SqlStore:
         query = select(sandboxes).where(IS_MORTAL, sandboxes.c.expires_at <= now)
         return await self._find(query.order_by(sandboxes.c.expires_at).limit(limit))
 
-    async def next_expiry(self) -> datetime | None:
-        query = select(func.min(sandboxes.c.expires_at)).where(IS_MORTAL)
+    async def next_expiry(self, after: datetime) -> datetime | None:
+        query = select(func.min(sandboxes.c.expires_at)).where(IS_MORTAL, sandboxes.c.expires_at > after)
         return await self._read(lambda connection: connection.scalar(query))
 
     async def forget(self, horizons: Horizons) -> int:
@@ -162,15 +171,26 @@ class SqlStore:
 
     async def accounts(self, listing: AccountListing) -> list[Account]:
         async def work(connection: AsyncConnection) -> list[Account]:
-            rows = (await connection.execute(intervals_of(listing))).all()
-            held = {owner: list(map(to_interval, each)) for owner, each in groupby(rows, lambda row: row.sandbox_id)}
             holders = (await connection.execute(account_holders(listing))).all()
-            return [_account(row, held.get(row.id, [])) for row in holders]
+            held: dict[str, list[Interval]] = {row.id: [] for row in holders}
+            ids = list(held)
+            for first in range(0, len(ids), _IDS_AT_ONCE):
+                async with connection.stream(intervals_of(listing, ids[first : first + _IDS_AT_ONCE])) as rows:
+                    async for part in rows.partitions(_ROWS_AT_ONCE):  # between parts, others have their turn
+                        for row in part:
+                            held[row.sandbox_id].append(to_interval(row))
+            return [_account(row, held[row.id]) for row in holders]
 
         return await self._read(work)
 
     async def note(self, events: Sequence[NewEvent]) -> None:
-        await self._in(self._noter.begin(), lambda connection: ledger.write_events(connection, events))
+        self._unsure += len(events)
+        counted = self._unsure
+        is_due = counted >= UNSURE_AT_MOST
+        opening = (self._writer if is_due else self._noter).begin()
+        await self._in(opening, lambda connection: ledger.write_events(connection, events))
+        if is_due:  # it took to the disk what had been noted before it, too
+            self._unsure -= counted
 
     async def events(self, listing: EventListing) -> list[Event]:
         async def work(connection: AsyncConnection) -> list[Event]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Delete, Select, Table, Update, and_, delete, exists, func, or_, select, update
@@ -54,12 +54,15 @@ def account_holders(listing: AccountListing) -> Select[Any]:
         query = query.where(or_(IS_LIVING, sandboxes.c.changed_at > listing.since))
     if listing.until is not None:
         query = query.where(sandboxes.c.created_at < listing.until)
+    if listing.after is not None:
+        query = query.where(_behind(sandboxes, listing.after))
+    if listing.limit is not None:
+        query = query.limit(listing.limit)
     return query.order_by(sandboxes.c.created_at.desc(), sandboxes.c.id.desc())
 
 
-def intervals_of(listing: AccountListing) -> Select[Any]:
-    """Return the question for these sandboxes' intervals, each sandbox's in the order of time."""
-    holders = account_holders(listing).with_only_columns(sandboxes.c.id).order_by(None)
+def intervals_of(listing: AccountListing, holders: Sequence[str]) -> Select[Any]:
+    """Return the question for the intervals of some sandboxes, each sandbox's in the order of time."""
     query = select(intervals).where(intervals.c.sandbox_id.in_(holders))
     if listing.since is not None:
         query = query.where(or_(intervals.c.is_open, intervals.c.ended_at > listing.since))

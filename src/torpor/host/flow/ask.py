@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from torpor.errors import OutcomeUnknown, SandboxLost
+from torpor.errors import Failed, OutcomeUnknown, SandboxLost
 from torpor.guest.client import Guest
 from torpor.host.host import Host
 from torpor.host.live import Incarnation
@@ -44,7 +44,13 @@ async def guest_of(host: Host, sandbox: SandboxId) -> AsyncIterator[Guest]:
 
 async def _blame_the_disk(incarnation: Incarnation) -> None:
     """Raise OutcomeUnknown that says so if the machine stood still because the host's disk is full."""
-    if not incarnation.stands_still and await incarnation.machine.revive():
+    try:
+        was_full = not incarnation.stands_still and await incarnation.machine.revive()
+    except SandboxLost:
+        raise
+    except Failed:  # it does not answer now, which is no reason to call it lost
+        return
+    if was_full:
         raise OutcomeUnknown(
             f"the sandbox {incarnation.id} stood still because the host's disk is full; it goes on when there is room",
             hint="make room on the host; `torpor doctor` says how much there is",

@@ -39,13 +39,13 @@ async def create(host: Host, sandbox: SandboxId, source: Source) -> Incarnation:
     Raises NotFound, Conflict for an id that is here already, and what restoring raises.
     """
     async with host.live.lock(sandbox):
-        if host.live.find(sandbox) or host.live.sleeper(sandbox):
+        if host.live.whatever(sandbox) is not None:
             raise Conflict(f"the sandbox {sandbox} is already on this host", seen="running", needed=["deleted"])
         place = Place(sandbox, host.layout.sandboxes / sandbox)
         event: Event | None = None if source.template is not None else "fork"
         birth = Birth(Identity(sandbox), source.env, event, source.deadline)
         incarnation = await restore(_opening(host, source, place), birth)
-        host.live.add(incarnation)
+        host.live.enter(incarnation)
         return incarnation
 
 
@@ -85,6 +85,7 @@ async def _from_sleeper(host: Host, sandbox: SandboxId, place: Place) -> Prepare
     async with host.live.lock(sandbox):
         sleeper = host.live.sleeper(sandbox)
         if sleeper is None:
-            raise Conflict(f"the sandbox {sandbox} does not sleep") if host.live.find(sandbox) else not_here(sandbox)
+            here = host.live.whatever(sandbox) is not None
+            raise Conflict(f"the sandbox {sandbox} does not sleep") if here else not_here(sandbox)
         await asyncio.to_thread(check, sleeper.base)
         return await host.preparer.prepare(sleeper.base, place)

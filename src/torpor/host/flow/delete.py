@@ -15,7 +15,8 @@ from torpor.model.usage import Reading
 async def delete(host: Host, sandbox: SandboxId) -> Reading | None:
     """End a sandbox; after it only its snapshots are on the host. One that is not here is already deleted.
 
-    Returns what it had used by then, None if it was not here.
+    Returns what it had used by then, None if it was not here. Raises Failed if its machine does not end; it is still
+    here then.
     """
     async with host.live.lock(sandbox):
         return await shielded(_forget(host, sandbox))
@@ -24,8 +25,12 @@ async def delete(host: Host, sandbox: SandboxId) -> Reading | None:
 async def _forget(host: Host, sandbox: SandboxId) -> Reading | None:
     used: Reading | None = None
     if (there := host.live.take(sandbox)) is not None:
-        used = await measure(there) if isinstance(there, Incarnation) else there.usage()
-        await there.end()
+        try:
+            used = await measure(there) if isinstance(there, Incarnation) else there.usage()
+            await there.end()
+        except BaseException:
+            host.live.enter(there)  # or nobody would know of a machine that lives
+            raise
         reached("delete.ended")
     remove_tree(host.layout.sandboxes / sandbox)
     return used

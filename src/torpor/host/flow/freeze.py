@@ -18,7 +18,8 @@ from torpor.errors import FreezeFailed
 from torpor.host.flow.stillness import go_on, stand_still
 from torpor.host.host import Host
 from torpor.host.live import Incarnation
-from torpor.host.sleep import BASE, mark_asleep, unmark
+from torpor.host.record import BASE
+from torpor.host.sleep import mark_asleep, unmark
 from torpor.host.trouble import translated
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import clone, fsync_path

@@ -40,7 +40,7 @@ async def _fall_asleep(host: Host, incarnation: Incarnation, order: FreezeOrder)
     used = await measure(incarnation)
     note(incarnation)
     sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place, used=used)
-    host.live.lay_down(sleeper)
+    host.live.enter(sleeper)
     if incarnation.guest.confirmed:  # one that was paused was not to leave; nothing is asked of it again
         await incarnation.guest.quiesce(timeout_s=QUIESCE_S, leaving=True)
     await incarnation.machine.aclose()

@@ -41,8 +41,8 @@ class Birth:
 
     `deadline`, in seconds since 1970, is noted in its place unless it is None; `counted` is what the sandbox has used
     so far. `confirm` is called when the guest has acknowledged all of it, its machine is on record, and its processes
-    stand still yet; `settle` runs in a thread meanwhile they are let go, and has to be done before anybody hears that
-    the sandbox lives.
+    stand still yet; `take_back` if a later step fails, while the machine still lives. `settle` runs in a thread
+    meanwhile they are let go, and has to be done before anybody hears that the sandbox lives.
     """
 
     identity: Identity
@@ -51,6 +51,7 @@ class Birth:
     deadline: float | None = None
     counted: Reading = _NOTHING
     confirm: Callable[[], None] = lambda: None
+    take_back: Callable[[], None] = lambda: None
     settle: Callable[[], None] = lambda: None
 
 
@@ -70,6 +71,7 @@ async def restore(opening: Awaitable[Prepared], birth: Birth) -> Incarnation:
         reached("restore.adopted")
         incarnation = _on_record(prepared, birth, boot_ms=round((time.monotonic() - started) * 1000))
         birth.confirm()
+        undo.callback(birth.take_back)
         reached("restore.confirmed")
         if has_processes:
             await _let_go(guest, birth.settle)

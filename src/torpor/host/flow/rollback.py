@@ -6,13 +6,14 @@ import asyncio
 
 import structlog
 
-from torpor.errors import RestoreFailed
+from torpor.errors import Failed, RestoreFailed
 from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
 from torpor.host.live import Incarnation, Sleeper, put_on_record
 from torpor.host.metering import measure
-from torpor.host.record import FORMER, NEXT, read_deadline
+from torpor.host.record import FORMER, NEXT, read_deadline, write_deadline
 from torpor.host.trouble import translated
+from torpor.host.unreachable import Unreachable
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import remove_tree
 from torpor.kit.shielded import shielded
@@ -22,6 +23,8 @@ from torpor.model.usage import Reading
 from torpor.vmm.driver import Place
 
 _log = structlog.get_logger(__name__)
+# What may have been in its place.
+_Before = Incarnation | Sleeper | Unreachable
 
 
 async def rollback(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Incarnation:
@@ -46,11 +49,18 @@ async def _replace(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Inca
     except BaseException:
         await incarnation.aclose()
         raise
-    host.live.add(incarnation)
+    host.live.enter(incarnation)
     if before is not None:
         await _count_on(incarnation, before, birth.counted)
-        await before.aclose()
+        await _end(before)
     return incarnation
+
+
+async def _end(before: _Before) -> None:
+    try:
+        await before.aclose()
+    except Failed as error:  # the sandbox is another one by now, whatever becomes of that
+        _log.error("a machine that was replaced does not end", sandbox=before.id, error=error.message)
 
 
 def _place(host: Host, name: str) -> Place:
@@ -59,14 +69,14 @@ def _place(host: Host, name: str) -> Place:
 
 def _birth(host: Host, sandbox: SandboxId) -> Birth:
     """Return who the incarnation in its place is, with what the sandbox has of deadline and usage."""
-    before = host.live.find(sandbox) or host.live.sleeper(sandbox)
+    before = host.live.whatever(sandbox)
     if before is None:
         return Birth(Identity(sandbox), event="wake")
     deadline = read_deadline(before.place.folder)
     return Birth(Identity(sandbox), event="wake", deadline=deadline, counted=before.usage())
 
 
-async def _count_on(incarnation: Incarnation, before: Incarnation | Sleeper, counted: Reading) -> None:
+async def _count_on(incarnation: Incarnation, before: _Before, counted: Reading) -> None:
     """Count in what the former incarnation has used since that was counted."""
     if isinstance(before, Incarnation):
         used = await measure(before)
@@ -78,14 +88,16 @@ async def _count_on(incarnation: Incarnation, before: Incarnation | Sleeper, cou
             _log.warning("what a sandbox used before it was rolled back is not noted", error=str(error))
 
 
-def _change_places(host: Host, incarnation: Incarnation, sandbox: SandboxId) -> Incarnation | Sleeper | None:
+def _change_places(host: Host, incarnation: Incarnation, sandbox: SandboxId) -> _Before | None:
     """Give the new incarnation the sandbox's place, and what was there another one; return that. All or nothing."""
     place = _place(host, sandbox)
-    before = host.live.find(sandbox) or host.live.sleeper(sandbox)
+    before = host.live.whatever(sandbox)
     if before is None:
         remove_tree(place.folder)
         incarnation.settle(place)
         return None
+    if (deadline := read_deadline(before.place.folder)) != read_deadline(incarnation.place.folder):
+        write_deadline(incarnation.place.folder, deadline)  # another one was told since the new one was begun
     former = _place(host, f"{FORMER}{sandbox}")
     remove_tree(former.folder)
     before.settle(former)

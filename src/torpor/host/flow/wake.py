@@ -7,7 +7,7 @@ from functools import partial
 
 from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
-from torpor.host.live import Incarnation, Sleeper, not_here
+from torpor.host.live import Incarnation, Sleeper
 from torpor.host.sleep import mark_asleep_again, mark_awake, settle_awake
 from torpor.kit.shielded import shielded
 from torpor.model.identity import Identity
@@ -22,11 +22,9 @@ async def wake(host: Host, sandbox: SandboxId) -> Incarnation:
     unknown. Raises NotFound, Unsupported, OutOfSpace, RestoreFailed; SandboxLost for one that is awake and dead.
     """
     async with host.live.lock(sandbox):
-        if host.live.find(sandbox) is not None:
-            return host.live.get(sandbox)
         sleeper = host.live.sleeper(sandbox)
         if sleeper is None:
-            raise not_here(sandbox)
+            return host.live.get(sandbox)
         return await shielded(_wake(host, sleeper))
 
 
@@ -38,14 +36,14 @@ async def _wake(host: Host, sleeper: Sleeper) -> Incarnation:
         event="wake",
         counted=sleeper.used,
         confirm=partial(mark_awake, folder),
+        take_back=partial(mark_asleep_again, folder),
         settle=partial(settle_awake, folder),
     )
     try:
         incarnation = await restore(host.preparer.prepare_again(sleeper.base, sleeper.place, sleeper.line), birth)
     except BaseException:
-        mark_asleep_again(folder)
         if sleeper.line is not None and not sleeper.line.suspended:
             await sleeper.hang_up()  # it had gone on, so it does not fit what the sandbox sleeps in any more
         raise
-    host.live.add(incarnation)
+    host.live.enter(incarnation)
     return incarnation

@@ -49,7 +49,7 @@ async def follow(client: AsyncClient, listened: Listened, watchers: Watchers) ->
         raise
 
 
-async def transcribed(line: AsyncLine, watchers: Watchers, *, is_whole: bool = True) -> ExecResult:
+async def transcribed(line: AsyncLine, watchers: Watchers) -> ExecResult:
     """Listen to a command to its end, hand its output on, and return how it ended. Raises as the line does."""
     transcript = Transcript(watchers)
     try:
@@ -63,4 +63,4 @@ async def transcribed(line: AsyncLine, watchers: Watchers, *, is_whole: bool = T
         raise
     for callback, said in transcript.end():
         await async_deliver(callback, said)
-    return transcript.result(line.end, is_whole=is_whole)
+    return transcript.result(line.end, is_whole=not line.has_gap)

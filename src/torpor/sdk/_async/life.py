@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, overload
@@ -13,7 +14,7 @@ from torpor.sdk._async.client import AsyncClient
 from torpor.sdk._async.snapshot import AsyncSnapshot
 from torpor.sdk.descent import Snapshots
 from torpor.sdk.http import FREEZE_SILENCE_S, Call, changing, making
-from torpor.sdk.orders import Identified, forking, new_idle_time, new_ttl, rolling_back, taking, waking
+from torpor.sdk.orders import Identified, forking, hibernating, new_idle_time, new_ttl, rolling_back, taking, waking
 from torpor.sdk.results import SandboxInfo
 from torpor.sdk.waiting import Answering, Entering, async_enterable
 from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView, Status
@@ -25,6 +26,8 @@ class AsyncLife:
     def __init__(self, client: AsyncClient, info: SandboxInfo) -> None:
         self._client = client
         self._info = info
+        # A block of `thinking` learns beside its caller.
+        self._learning = threading.Lock()
         self._path = f"/sandboxes/{info.id}"
 
     @property
@@ -57,16 +60,18 @@ class AsyncLife:
         """Its labels."""
         return self._info.metadata
 
-    async def hibernate(self) -> SandboxInfo:
+    async def hibernate(self, *, if_unused: bool = False) -> SandboxInfo:
         """Freeze it to disk, whole and in mid-instruction, and end its machine, which then costs no CPU and no memory.
 
         `wake` brings it back, and so does any command or file access. Commands in flight go on after it, and who waits
-        for them goes on waiting. If it hibernates already, nothing happens.
+        for them goes on waiting. If it hibernates already, nothing happens. With `if_unused` it is left alone, with a
+        Conflict, while any call is using it, such as an `exec`; what was started and nobody waits for does not count.
 
         Raises FreezeFailed or OutOfSpace (it is as before), Conflict, SandboxLost.
         """
-        told = await self._client.fetch_as(Status, changing(f"{self._path}/hibernate"))
-        return self._learn(state=told.status, last_snapshot_id=told.snapshot_id or self._info.last_snapshot_id)
+        told = await self._client.fetch_as(Status, changing(f"{self._path}/hibernate", hibernating(if_unused)))
+        asleep_in = {} if told.snapshot_id is None else {"last_snapshot_id": told.snapshot_id}
+        return self._learn(state=told.status, **asleep_in)
 
     async def wake(self, ttl_seconds: int | None = None) -> SandboxInfo:
         """Bring it back from hibernation, exactly where it left off; if it runs, nothing happens.
@@ -236,5 +241,6 @@ class AsyncLife:
         return type(self)(self._client, SandboxInfo.of(view))
 
     def _learn(self, **facts: Any) -> SandboxInfo:
-        self._info = dataclasses.replace(self._info, **facts)
-        return self._info
+        with self._learning:
+            self._info = dataclasses.replace(self._info, **facts)
+            return self._info

@@ -43,6 +43,7 @@ class AsyncProcess:
         self._info = view
         self._path = f"/sandboxes/{view.sandbox_id}/processes/{view.id}"
         self._exit_code = view.exit_code
+        self._truncated = False
 
     @property
     def id(self) -> str:
@@ -58,6 +59,11 @@ class AsyncProcess:
     def exit_code(self) -> int | None:
         """Its exit code as far as it is known here: None until `wait`, `refresh` or its last event has told it."""
         return self._exit_code
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `wait` or a loop over it missed output here, because it was not kept for long enough."""
+        return self._truncated
 
     async def refresh(self) -> ProcessInfo:
         """Ask the server how it stands and return it. Raises NotFound if it is not in the sandbox any more."""
@@ -85,9 +91,10 @@ class AsyncProcess:
         info = await self.refresh()
         # What has ended is only read, and that is not to be cut short.
         deadline = Deadline(None if info.state == "ended" else timeout)
-        line = self._line(info.stdout_start, info.stderr_start, deadline)
-        is_whole = info.stdout_start == info.stderr_start == 0
-        result = await transcribed(line, Watchers(on_stdout, on_stderr, binary), is_whole=is_whole)
+        listened = self._listened(info.stdout_start, info.stderr_start, skips=True)
+        listened.has_gap = info.stdout_start > 0 or info.stderr_start > 0
+        result = await transcribed(AsyncLine(self._client, listened, deadline), Watchers(on_stdout, on_stderr, binary))
+        self._truncated = listened.has_gap
         self._exit_code = result.exit_code
         if check:
             require_success(result)
@@ -102,13 +109,16 @@ class AsyncProcess:
 
         Raises as `wait`, and InvalidRequest for an offset that is not kept any more, or beyond what was written.
         """
+        is_all = stdout_from is None and stderr_from is None
         if stdout_from is None or stderr_from is None:
             info = await self.refresh()
             stdout_from = info.stdout_start if stdout_from is None else stdout_from
             stderr_from = info.stderr_start if stderr_from is None else stderr_from
-        line = self._line(stdout_from, stderr_from)
+        listened = self._listened(stdout_from, stderr_from, skips=is_all)
+        line = AsyncLine(self._client, listened)
         async with aclosing(line.pieces()) as pieces:
             async for piece in pieces:
+                self._truncated = self._truncated or listened.has_gap
                 yield piece
         if line.end is not None:
             self._exit_code = line.end.exit_code
@@ -128,7 +138,8 @@ class AsyncProcess:
         wanted = (out if stream == "stdout" else err) - from_offset
         if wanted == 0:
             return b""
-        line = self._line(from_offset, err) if stream == "stdout" else self._line(out, from_offset)
+        since = (from_offset, err) if stream == "stdout" else (out, from_offset)
+        line = AsyncLine(self._client, self._listened(*since, skips=False))
         held = bytearray()
         async with aclosing(line.pieces()) as pieces:
             async for piece in pieces:
@@ -166,6 +177,6 @@ class AsyncProcess:
         call = Call("POST", f"{self._path}/stdin", params=query, body=Body(data), silence_s=FREEZE_SILENCE_S)
         return (await self._client.fetch_as(Fed, call)).bytes
 
-    def _line(self, stdout_from: int, stderr_from: int, deadline: Deadline | None = None) -> AsyncLine:
-        listened = Listened(f"/sandboxes/{self._info.sandbox_id}", None, self.id, stdout_from, stderr_from)
-        return AsyncLine(self._client, listened, deadline)
+    def _listened(self, stdout_from: int, stderr_from: int, *, skips: bool) -> Listened:
+        path = f"/sandboxes/{self._info.sandbox_id}"
+        return Listened(path, None, self.id, stdout_from, stderr_from, is_there=True, skips=skips)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from torpor.errors import TorporError
-from torpor.sdk.foreign import decoded
-from torpor.sdk.http import STREAM_SILENCE_S, Call
+from pydantic import ValidationError
+
+from torpor.errors import OutcomeUnknown, TorporError
+from torpor.sdk.http import STREAM_SILENCE_S, Call, Query
+from torpor.sdk.listening import BEAT_S
 from torpor.sdk.orders import event_query, filters, period
 from torpor.sdk.results import Event
 from torpor.sdk.retry import Reattaching
-from torpor.sdk.sse import EventReader
+from torpor.sdk.sse import EventReader, Unreadable
 from torpor.sdk.usage import SandboxUsage, UsageReport
 from torpor.sdk.waiting import async_sleep
 from torpor.wire import usage as wire
@@ -68,24 +72,44 @@ async def _followed(
 ) -> AsyncGenerator[Event, None]:
     patience = Reattaching(client.retry)
     while True:
-        query = event_query(cursor, types, follow=True)
         try:
-            response = await client.open(Call("GET", path, params=query, repeatable=False, silence_s=STREAM_SILENCE_S))
-            patience.opened()
-            try:
-                reader = EventReader()
-                async for chunk in client.chunks(response):
-                    patience.progress()
-                    for told in reader.feed(chunk):
-                        event = decoded(Event, told.data)
-                        cursor = event.cursor
-                        yield event
-            finally:
-                await response.aclose()
-            delay = client.retry.first_delay_s  # a server that stops ends the stream in good order
-        except TorporError as error:
-            wait = patience.delay_s(error)
-            if wait is None:
-                raise patience.verdict(error) from error.__cause__
-            delay = wait
+            query = event_query(cursor, types, follow=True)
+            async with aclosing(_heard(client, path, query, patience)) as arriving:
+                async for event in arriving:
+                    cursor = event.cursor
+                    yield event
+            # A server that stops ends the stream in good order; one that does nothing else is not asked for ever.
+            error: TorporError = OutcomeUnknown("the server ended the stream of events")
+        except Unreadable as failure:
+            raise failure.told() from failure
+        except TorporError as failure:
+            error = failure
+        delay = patience.delay_s(error)
+        if delay is None:
+            raise patience.verdict(error) from error.__cause__
         await async_sleep(delay)
+
+
+async def _heard(client: AsyncClient, path: str, query: Query, patience: Reattaching) -> AsyncGenerator[Event, None]:
+    """Yield the events that one connection brings."""
+    response = await client.open(Call("GET", path, params=query, repeatable=False, silence_s=STREAM_SILENCE_S))
+    patience.opened()
+    opened = time.monotonic()
+    try:
+        reader = EventReader()
+        async for chunk in client.chunks(response):
+            # For hours nothing may happen, and then that the line holds is all it can show.
+            if time.monotonic() - opened > BEAT_S:
+                patience.progress()
+            for told in reader.feed(chunk):
+                patience.progress()
+                yield _happened(told.data)
+    finally:
+        await response.aclose()
+
+
+def _happened(data: bytes) -> Event:
+    try:
+        return Event.model_validate_json(data)
+    except ValidationError as error:
+        raise Unreadable from error

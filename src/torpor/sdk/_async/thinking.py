@@ -7,10 +7,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from torpor.errors import OutcomeUnknown, TorporError
+from torpor.errors import Conflict, OutcomeUnknown, TorporError
 from torpor.sdk.http import Call
 from torpor.sdk.orders import snapshot_filters
-from torpor.sdk.thinking import Pause, Pauses
+from torpor.sdk.thinking import SHORTEST_LOOK_S, Pause, Pauses
 from torpor.sdk.waiting import AsyncAside
 from torpor.wire.public import SnapshotPage
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # What an earlier hibernation took is nice to know, and not worth waiting for.
 _GUESS_SILENCE_S = 5.0
 _NEWEST_SNAPSHOTS = 20
+# In these it is not asleep, and it is not for this block to change that.
+_AWAKE = frozenset({"running", "paused", "snapshotting"})
 
 
 class AsyncThinking:
@@ -56,36 +58,43 @@ class AsyncThinking:
             self._pauses.leave(self._pause)
 
     async def _sleep_through(self, aside: AsyncAside) -> None:
-        """Hibernate the sandbox once the wait has lasted long enough, unless it ends before."""
+        """Hibernate the sandbox once the wait has lasted long enough and nothing is using it, unless it ends before."""
         costs, pause = self._pauses.costs, self._pause
         if not costs.is_measured:
             await self._guess_costs()
         pause.break_even_s = costs.break_even_s
         pause.threshold_s = self._pauses.waits.threshold_s(pause.break_even_s)
         still_s = pause.threshold_s - (time.monotonic() - self._began)
-        if not await aside.ends_within(max(0.0, still_s)):
-            await self._hibernate()
+        while not await aside.ends_within(max(0.0, still_s)):
+            try:
+                await self._hibernate()
+            except Conflict:  # a command of this program, most likely; it is not to be stopped in its midst
+                pause.left = "in use"
+                still_s = max(SHORTEST_LOOK_S, pause.break_even_s)
+                continue
+            except TorporError as error:
+                pause.error = error.message
+                # Where the answer was lost it may be asleep.
+                self._asleep_since = time.monotonic() if isinstance(error, OutcomeUnknown) else None
+            return
 
     async def _hibernate(self) -> None:
-        slept_already = self._sandbox.state == "hibernated"
-        began = time.monotonic()
-        try:
-            await self._sandbox.hibernate()
-        except TorporError as error:
-            self._pause.error = error.message
-            # Where the answer was lost it may be asleep.
-            self._asleep_since = time.monotonic() if isinstance(error, OutcomeUnknown) else None
+        """Hibernate it if it runs. What is paused, or sleeps already, is that for somebody's reasons, and stays so."""
+        state = (await self._sandbox.refresh()).state
+        self._pause.left = None if state in ("running", "snapshotting") else state
+        if self._pause.left is not None:
             return
+        began = time.monotonic()
+        await self._sandbox.hibernate(if_unused=True)
         self._asleep_since = time.monotonic()
         self._pause.hibernated = True
-        if not slept_already:
-            self._pauses.costs.hibernated(self._asleep_since - began)
+        self._pauses.costs.hibernated(self._asleep_since - began)
 
     async def _wake(self, asleep_since: float, error: BaseException | None) -> None:
         began = time.monotonic()
         try:
             # Something else may have woken it, and then nobody here knows how long it slept.
-            if (await self._sandbox.refresh()).state == "running":
+            if (await self._sandbox.refresh()).state in _AWAKE:
                 return
             self._pause.asleep_s = began - asleep_since
             await self._sandbox.wake()

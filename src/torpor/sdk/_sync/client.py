@@ -16,7 +16,7 @@ from torpor.sdk._sync.templates import Templates
 from torpor.sdk.body import sync_pieces
 from torpor.sdk.foreign import decoded, error_of, translated
 from torpor.sdk.forks import renew_after_fork
-from torpor.sdk.http import Call, connection_settings, patience, timeouts
+from torpor.sdk.http import Call, connection_settings, patience, sendable, timeouts
 from torpor.sdk.orders import Identified, sandbox_id
 from torpor.sdk.results import Event
 from torpor.sdk.retry import Attempts, Retry
@@ -188,7 +188,7 @@ class Client:
         request = self._http.build_request(
             call.method,
             call.path,
-            params=dict(call.params),
+            params=sendable(call.params),
             content=call.content if call.body is None else sync_pieces(call.body),
             headers=call.all_headers(silence_s),
             timeout=timeouts(silence_s, self._request_timeout_s),

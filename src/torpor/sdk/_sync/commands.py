@@ -49,7 +49,7 @@ def follow(client: Client, listened: Listened, watchers: Watchers) -> ExecResult
         raise
 
 
-def transcribed(line: Line, watchers: Watchers, *, is_whole: bool = True) -> ExecResult:
+def transcribed(line: Line, watchers: Watchers) -> ExecResult:
     """Listen to a command to its end, hand its output on, and return how it ended. Raises as the line does."""
     transcript = Transcript(watchers)
     try:
@@ -63,4 +63,4 @@ def transcribed(line: Line, watchers: Watchers, *, is_whole: bool = True) -> Exe
         raise
     for callback, said in transcript.end():
         sync_deliver(callback, said)
-    return transcript.result(line.end, is_whole=is_whole)
+    return transcript.result(line.end, is_whole=not line.has_gap)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import time
 from collections.abc import Generator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from torpor.errors import NotFound, OutcomeUnknown, TorporError, Unavailable
-from torpor.model.ids import is_job_id
+from torpor.errors import InvalidRequest, NotFound, OutcomeUnknown, TorporError, Unavailable
 from torpor.sdk.http import Call
-from torpor.sdk.listening import BEAT_S, ID_HEADER, KILL_SILENCE_S, SHORTEST_SILENCE_S, Deadline, Listened
-from torpor.sdk.output import Output, heard
+from torpor.sdk.listening import SHORTEST_SILENCE_S, Deadline, Listened
+from torpor.sdk.output import Output, Started, heard
 from torpor.sdk.retry import Reattaching
-from torpor.sdk.sse import Event, EventReader
+from torpor.sdk.sse import Event, EventReader, Unreadable
 from torpor.sdk.waiting import sync_sleep
+from torpor.wire.processes import ProcessView
 from torpor.wire.public import StreamExit
 
 if TYPE_CHECKING:
     from torpor.sdk._sync.client import Client
+
+# A command may write faster than its output is asked for; so often in a row that is tried.
+_MOST_REFUSALS = 5
 
 
 class Line:
@@ -36,8 +37,15 @@ class Line:
         self._deadline = deadline or Deadline(None)
         self._patience = Reattaching(client.retry)
         self._was_sent = False
+        self._refusals = 0
+        self._refusal: InvalidRequest | None = None
         self.end: StreamExit | None = None
         self.is_over = False
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether output is missing that was not kept for long enough."""
+        return self._listened.has_gap
 
     def pieces(self) -> Generator[Output, None]:
         """Yield what the command writes until it has ended, each byte once.
@@ -49,6 +57,10 @@ class Line:
             try:
                 with closing(self._connection()) as arriving:
                     yield from arriving
+            except Unreadable as error:
+                if self.end is None:
+                    self.is_over = True
+                    raise error.told() from error
             except TorporError as error:
                 sync_sleep(self._delay_s(error))
             if self.end is None and self._deadline.has_passed():
@@ -56,24 +68,19 @@ class Line:
         self.is_over = True
 
     def kill(self) -> None:
-        """Kill the command if the server can be told so within some seconds; it is no error if not."""
-        with contextlib.suppress(TorporError):
-            if self._listened.id is None and self._was_sent:
-                self._learn_id()
-            if self._listened.id is not None:
+        """Kill the command if it is there and the server can be told so within some seconds; it is no error if not."""
+        if self._was_sent:
+            with contextlib.suppress(TorporError):
                 self._client.fetch(self._listened.killing())
 
     def _connection(self) -> Generator[Output, None]:
         """Yield what arrives on one connection."""
         silence_s = min(self._deadline.silence_s(), max(SHORTEST_SILENCE_S, self._patience.left_s()))
         events = EventReader()
-        began = time.monotonic()
         with closing(self._chunks(silence_s)) as chunks:
             for chunk in chunks:
-                if time.monotonic() - began > BEAT_S:
-                    self._patience.progress()
                 for event in events.feed(chunk):
-                    if (piece := self._take(event)) is not None:
+                    if self.end is None and (piece := self._take(event)) is not None:
                         yield piece
                 if self.end is None and self._deadline.cuts(silence_s):
                     return
@@ -82,14 +89,13 @@ class Line:
 
     def _chunks(self, silence_s: float) -> Generator[bytes, None]:
         """Yield the bytes of one connection. That it breaks after the command's end is nobody's loss."""
-        if self._listened.id is not None and self._listened.has_input:
-            # Its order is sent again for the input in it, and would run it again where it is not there any more.
-            self._client.fetch(Call("GET", self._listened.process))
+        if self._refusal is not None or (self._listened.is_there and self._listened.has_input):
+            # An order that is sent again for the input in it would run it again where it is not there any more.
+            self._catch_up(self._client.fetch_as(ProcessView, Call("GET", self._listened.process)))
         self._was_sent = True
         response = self._client.open(self._listened.call(silence_s))
         self._patience.opened()
         try:
-            self._learn(response.headers.get(ID_HEADER))
             yield from self._client.chunks(response)
         except OutcomeUnknown:
             if self.end is None:
@@ -99,13 +105,23 @@ class Line:
 
     def _take(self, event: Event) -> Output | None:
         said = heard(event)
+        if said is None:
+            return None
+        self._patience.progress()
+        self._refusals = 0
         if isinstance(said, StreamExit):
             self.end = said
             return None
-        if said is not None:
-            self._listened.took(said)
-            self._patience.progress()
-        return said
+        self._listened.took(said)
+        return None if isinstance(said, Started) else said
+
+    def _catch_up(self, view: ProcessView) -> None:
+        """Go on with the oldest output that is kept, if that is why the server refused. Raises the refusal if not."""
+        refusal, self._refusal = self._refusal, None
+        has_moved = self._listened.skips and self._listened.skip_to(view.stdout_start, view.stderr_start)
+        if refusal is not None and not has_moved:
+            self._refusals = _MOST_REFUSALS
+            raise refusal
 
     def _delay_s(self, error: TorporError) -> float:
         """Return how long to wait before the next connection. Raises what the caller is told if there is none."""
@@ -113,8 +129,11 @@ class Line:
             raise TimeoutError("the command runs on") from error
         if (delay := self._patience.delay_s(error)) is not None:
             return min(delay, self._deadline.left_s())
+        if isinstance(error, InvalidRequest) and self._may_catch_up():
+            self._refusal = error
+            return 0.0
         self.is_over = True
-        if isinstance(error, NotFound) and self._listened.order is not None and self._listened.id is not None:
+        if isinstance(error, NotFound) and self._listened.order is not None and self._listened.is_there:
             raise OutcomeUnknown(
                 f"the command is not there any more: {error.message}",
                 hint="its sandbox may have gone back to a snapshot",
@@ -122,14 +141,6 @@ class Line:
             ) from error
         raise self._patience.verdict(error) from error.__cause__
 
-    def _learn(self, id: str | None) -> None:
-        if id is not None and is_job_id(id):
-            self._listened.id = id
-
-    def _learn_id(self) -> None:
-        """Send the order again, for the id in the answer: the key lets it run once."""
-        response = self._client.open(dataclasses.replace(self._listened.call(KILL_SILENCE_S), once=True))
-        try:
-            self._learn(response.headers.get(ID_HEADER))
-        finally:
-            response.close()
+    def _may_catch_up(self) -> bool:
+        self._refusals += 1
+        return self._listened.is_there and self._listened.skips and self._refusals <= _MOST_REFUSALS

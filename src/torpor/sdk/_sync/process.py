@@ -43,6 +43,7 @@ class Process:
         self._info = view
         self._path = f"/sandboxes/{view.sandbox_id}/processes/{view.id}"
         self._exit_code = view.exit_code
+        self._truncated = False
 
     @property
     def id(self) -> str:
@@ -58,6 +59,11 @@ class Process:
     def exit_code(self) -> int | None:
         """Its exit code as far as it is known here: None until `wait`, `refresh` or its last event has told it."""
         return self._exit_code
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `wait` or a loop over it missed output here, because it was not kept for long enough."""
+        return self._truncated
 
     def refresh(self) -> ProcessInfo:
         """Ask the server how it stands and return it. Raises NotFound if it is not in the sandbox any more."""
@@ -85,9 +91,10 @@ class Process:
         info = self.refresh()
         # What has ended is only read, and that is not to be cut short.
         deadline = Deadline(None if info.state == "ended" else timeout)
-        line = self._line(info.stdout_start, info.stderr_start, deadline)
-        is_whole = info.stdout_start == info.stderr_start == 0
-        result = transcribed(line, Watchers(on_stdout, on_stderr, binary), is_whole=is_whole)
+        listened = self._listened(info.stdout_start, info.stderr_start, skips=True)
+        listened.has_gap = info.stdout_start > 0 or info.stderr_start > 0
+        result = transcribed(Line(self._client, listened, deadline), Watchers(on_stdout, on_stderr, binary))
+        self._truncated = listened.has_gap
         self._exit_code = result.exit_code
         if check:
             require_success(result)
@@ -100,13 +107,17 @@ class Process:
 
         Raises as `wait`, and InvalidRequest for an offset that is not kept any more, or beyond what was written.
         """
+        is_all = stdout_from is None and stderr_from is None
         if stdout_from is None or stderr_from is None:
             info = self.refresh()
             stdout_from = info.stdout_start if stdout_from is None else stdout_from
             stderr_from = info.stderr_start if stderr_from is None else stderr_from
-        line = self._line(stdout_from, stderr_from)
+        listened = self._listened(stdout_from, stderr_from, skips=is_all)
+        line = Line(self._client, listened)
         with closing(line.pieces()) as pieces:
-            yield from pieces
+            for piece in pieces:
+                self._truncated = self._truncated or listened.has_gap
+                yield piece
         if line.end is not None:
             self._exit_code = line.end.exit_code
 
@@ -125,7 +136,8 @@ class Process:
         wanted = (out if stream == "stdout" else err) - from_offset
         if wanted == 0:
             return b""
-        line = self._line(from_offset, err) if stream == "stdout" else self._line(out, from_offset)
+        since = (from_offset, err) if stream == "stdout" else (out, from_offset)
+        line = Line(self._client, self._listened(*since, skips=False))
         held = bytearray()
         with closing(line.pieces()) as pieces:
             for piece in pieces:
@@ -163,6 +175,6 @@ class Process:
         call = Call("POST", f"{self._path}/stdin", params=query, body=Body(data), silence_s=FREEZE_SILENCE_S)
         return (self._client.fetch_as(Fed, call)).bytes
 
-    def _line(self, stdout_from: int, stderr_from: int, deadline: Deadline | None = None) -> Line:
-        listened = Listened(f"/sandboxes/{self._info.sandbox_id}", None, self.id, stdout_from, stderr_from)
-        return Line(self._client, listened, deadline)
+    def _listened(self, stdout_from: int, stderr_from: int, *, skips: bool) -> Listened:
+        path = f"/sandboxes/{self._info.sandbox_id}"
+        return Listened(path, None, self.id, stdout_from, stderr_from, is_there=True, skips=skips)

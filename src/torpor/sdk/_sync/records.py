@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from torpor.errors import TorporError
-from torpor.sdk.foreign import decoded
-from torpor.sdk.http import STREAM_SILENCE_S, Call
+from pydantic import ValidationError
+
+from torpor.errors import OutcomeUnknown, TorporError
+from torpor.sdk.http import STREAM_SILENCE_S, Call, Query
+from torpor.sdk.listening import BEAT_S
 from torpor.sdk.orders import event_query, filters, period
 from torpor.sdk.results import Event
 from torpor.sdk.retry import Reattaching
-from torpor.sdk.sse import EventReader
+from torpor.sdk.sse import EventReader, Unreadable
 from torpor.sdk.usage import SandboxUsage, UsageReport
 from torpor.sdk.waiting import sync_sleep
 from torpor.wire import usage as wire
@@ -64,24 +68,44 @@ def events(
 def _followed(client: Client, path: str, cursor: str | None, types: Sequence[str]) -> Generator[Event, None]:
     patience = Reattaching(client.retry)
     while True:
-        query = event_query(cursor, types, follow=True)
         try:
-            response = client.open(Call("GET", path, params=query, repeatable=False, silence_s=STREAM_SILENCE_S))
-            patience.opened()
-            try:
-                reader = EventReader()
-                for chunk in client.chunks(response):
-                    patience.progress()
-                    for told in reader.feed(chunk):
-                        event = decoded(Event, told.data)
-                        cursor = event.cursor
-                        yield event
-            finally:
-                response.close()
-            delay = client.retry.first_delay_s  # a server that stops ends the stream in good order
-        except TorporError as error:
-            wait = patience.delay_s(error)
-            if wait is None:
-                raise patience.verdict(error) from error.__cause__
-            delay = wait
+            query = event_query(cursor, types, follow=True)
+            with closing(_heard(client, path, query, patience)) as arriving:
+                for event in arriving:
+                    cursor = event.cursor
+                    yield event
+            # A server that stops ends the stream in good order; one that does nothing else is not asked for ever.
+            error: TorporError = OutcomeUnknown("the server ended the stream of events")
+        except Unreadable as failure:
+            raise failure.told() from failure
+        except TorporError as failure:
+            error = failure
+        delay = patience.delay_s(error)
+        if delay is None:
+            raise patience.verdict(error) from error.__cause__
         sync_sleep(delay)
+
+
+def _heard(client: Client, path: str, query: Query, patience: Reattaching) -> Generator[Event, None]:
+    """Yield the events that one connection brings."""
+    response = client.open(Call("GET", path, params=query, repeatable=False, silence_s=STREAM_SILENCE_S))
+    patience.opened()
+    opened = time.monotonic()
+    try:
+        reader = EventReader()
+        for chunk in client.chunks(response):
+            # For hours nothing may happen, and then that the line holds is all it can show.
+            if time.monotonic() - opened > BEAT_S:
+                patience.progress()
+            for told in reader.feed(chunk):
+                patience.progress()
+                yield _happened(told.data)
+    finally:
+        response.close()
+
+
+def _happened(data: bytes) -> Event:
+    try:
+        return Event.model_validate_json(data)
+    except ValidationError as error:
+        raise Unreadable from error

@@ -201,9 +201,9 @@ class Sandbox(Life):
         than 0.
 
         The result holds the first 64 MiB of each stream (`truncated` says if there was more). It is never run twice: a
-        call whose connection breaks goes on listening to the same command where it was, until it has heard nothing for
-        a minute (`Retry.reattach_s`), so that a restart of the server is no more than a delay. Who is interrupted in
-        it, by Ctrl-C, cancellation or an error in a callback, ends the command; `start` makes one that runs on.
+        call whose connection breaks goes on listening to the same command where it was, until that has been no use for
+        three minutes (`Retry.reattach_s`), so that a restart of the server is no more than a delay. Who is interrupted
+        in it, by Ctrl-C, cancellation or an error in a callback, ends the command; `start` makes one that runs on.
 
         Raises ExecTimeout (the command and its children are gone; it carries the output so far), CommandFailed (only
         with `check`), OutcomeUnknown (the server stayed away; the command may still be running), InvalidRequest,
@@ -257,8 +257,10 @@ class Sandbox(Life):
             print(pause)        # waited 12.4 s, asleep for 9.8 s of it
 
         It is hibernated once the wait has lasted longer than hibernating and waking take in this sandbox, measured as
-        it goes; what the waits so far were like can make that later. At the end of the block it is awake. A
-        command in the block just wakes it. `thought` sums up all these waits.
+        it goes; what the waits so far were like can make that later. While a call is using it, such as an `exec` in the
+        block, it is not hibernated; one that comes later just wakes it. At the end of the block it is awake. One that
+        is paused or hibernated when its time has come is left as it is, and the report says so. `thought` sums up all
+        these waits.
 
         A hibernation that fails is told in the report and harms nothing. Leaving the block raises what keeps the
         sandbox from being woken, as `wake` does.

@@ -105,7 +105,7 @@ def _disks(disks: Sequence[Disk]) -> list[str]:
     argv: list[str] = []
     for number, disk in enumerate(disks):
         for node in _nodes(f"disk{number}", disk):
-            argv += ["-blockdev", json.dumps(node)]
+            argv += ["-blockdev", json.dumps(node, ensure_ascii=False)]  # so that a name is found in it as it is
         argv += ["-device", f"virtio-blk-device,drive=disk{number}"]
     return argv
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torpor.errors import Failed, FreezeFailed, RestoreFailed, SandboxLost
+from torpor.errors import Failed, FreezeFailed, RestoreFailed, SandboxLost, Unavailable
 from torpor.kit.proc import Child, Orphan
 from torpor.kit.procfs import cpu_seconds, resident_bytes
 from torpor.kit.runs import Written
@@ -70,6 +70,8 @@ class QemuMachine:
     def open_channel(self) -> socket.socket:
         try:
             return connect_to(agent_socket(self._place))
+        except BlockingIOError as error:
+            raise Unavailable(f"the machine of {self._place.name} lives, and accepts no connection now") from error
         except OSError as error:
             raise SandboxLost(f"the machine of {self._place.name} does not answer: {error}") from error
 
@@ -80,7 +82,7 @@ class QemuMachine:
         await self._ask("cont", RestoreFailed)
 
     async def revive(self) -> bool:
-        status = await self._ask("query-status", SandboxLost)
+        status = await self._ask("query-status", Failed)
         if status["status"] != "io-error":
             return False
         await self.resume()

@@ -7,9 +7,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from torpor.errors import Failed, RestoreFailed, SandboxLost
+from torpor.errors import Failed, SandboxLost, Unavailable
 from torpor.kit.proc import Orphan
-from torpor.kit.procfs import ProcessMark, mark_of, processes
+from torpor.kit.procfs import ProcessMark, mark_of, open_files, processes_of, words_of
 from torpor.kit.shielded import shielded
 from torpor.vmm.driver import Place, Trace
 from torpor.vmm.qemu.machine import (
@@ -18,12 +18,10 @@ from torpor.vmm.qemu.machine import (
     listen_to_console,
     listen_to_log,
     monitor_socket,
-    remove_sockets,
 )
 from torpor.vmm.qemu.qmp import Monitor, MonitorLost, MonitorRefused
 
-# A monitor answers in some milliseconds; one that does not within this is stuck.
-_ANSWER_S = 3.0
+_PROGRAM = "qemu-system-"
 _END_S = 10.0
 
 
@@ -31,25 +29,25 @@ class QemuSurvivors:
     """Finds QEMU's machines by the process table; keeps the contract of survivors."""
 
     def below(self, folder: Path) -> list[ProcessMark]:
-        own = f"{folder}/".encode()
-        found = [mark_of(pid) for pid, argv in processes() if _is_machine(argv, own)]
+        own = f"{folder}/"
+        found = [mark_of(pid) for pid in processes_of(_PROGRAM) if _is_of(pid, own)]
         return [mark for mark in found if mark is not None]
 
-    async def adopt(self, place: Place, trace: Trace) -> QemuMachine:
+    async def adopt(self, place: Place, trace: Trace, *, within_s: float) -> QemuMachine:
+        process: Orphan | None = None
         try:
             process = Orphan(trace.process)
-        except ProcessLookupError as error:
-            raise SandboxLost(f"the machine of {place.name} ended while nobody watched it") from error
-        try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(within_s):
                 monitor = await Monitor.connect(place.name, monitor_socket(place))
                 return await _taken_over(place, process, monitor, trace)
+        except ProcessLookupError as error:
+            raise SandboxLost(f"the machine of {place.name} ended while nobody watched it") from error
         except BaseException as error:
-            await shielded(_ended(process))
-            remove_sockets(place)
+            if process is not None:
+                process.leave()
             if isinstance(error, MonitorLost | MonitorRefused | TimeoutError | OSError):
-                why = str(error) or f"no answer within {_ANSWER_S:g} s"
-                raise RestoreFailed(f"the machine of {place.name} did not answer, and was ended: {why}") from error
+                why = str(error) or f"no answer within {within_s:g} s"
+                raise Unavailable(f"the machine of {place.name} did not answer: {why}") from error
             raise
 
     async def end(self, process: ProcessMark) -> None:
@@ -84,6 +82,6 @@ async def _taken_over(place: Place, process: Orphan, monitor: Monitor, trace: Tr
     return QemuMachine(place, VmmProcess(place, process, console, log), monitor, trace)
 
 
-def _is_machine(argv: list[bytes], own: bytes) -> bool:
-    # Until it has become QEMU the process is the program that starts it, with QEMU's name further back.
-    return any(b"qemu-system-" in word for word in argv[:10]) and any(own in word for word in argv)
+def _is_of(pid: int, own: str) -> bool:
+    # Its words name its files as they were when it started, and in its own spelling; what it has open, as they are now.
+    return any(own in word for word in words_of(pid)) or any(path.startswith(own) for path in open_files(pid))
