@@ -325,15 +325,18 @@ async def test_started_is_told_of_a_silent_command_once_the_guest_has_it_and_not
 
 async def test_who_listens_again_to_a_silent_command_is_told_that_it_is_there(rig: Rig, made: str) -> None:
     begun = await start(rig, made, "k", cmd="hang")
-    order = rig.http.build_request("GET", f"/v1/sandboxes/{made}/processes/key:k/stream")
-    sending = asyncio.create_task(rig.http.send(order, stream=True))
-    while not sending.done():
+
+    async def first() -> tuple[str, dict[str, Any]]:
+        heard = ""
+        async with rig.http.stream("GET", f"/v1/sandboxes/{made}/processes/key:k/stream") as answer:
+            async for text in answer.aiter_text():
+                heard += text
+                if events := events_of(heard):
+                    return events[0]
+        raise AssertionError("it ended without a word")
+
+    listening = asyncio.create_task(first())
+    while not listening.done():
         await rig.clock.jump(0.5)
-    answer = await sending
-    heard = ""
-    async for text in answer.aiter_text():
-        heard += text
-        if events_of(heard):
-            break
-    assert events_of(heard) == [("started", {"process_id": begun["id"]})]
-    await answer.aclose()
+        assert rig.clock.monotonic() < PATIENCE_S
+    assert await listening == ("started", {"process_id": begun["id"]})
