@@ -16,7 +16,7 @@ from torpor.guest.client import connect
 from torpor.kit.procfs import mark_of
 from torpor.testing.vmm_rig import PATIENCE_S, Rig, answers, get, put, running
 from torpor.vmm.bounded_log import read_log
-from torpor.vmm.driver import Place
+from torpor.vmm.driver import Machine, Place
 from torpor.wire.host import ExecOrder
 
 # In memory, in a real guest: a RAM disk.
@@ -146,21 +146,25 @@ class AdoptionContract:
         left = await rig.abandon("mute")
         pid = left.trace.process.pid
         os.kill(pid, signal.SIGSTOP)
-        for _ in range(3):
-            with pytest.raises(Unavailable, match="did not answer"):
-                await left.survivors.adopt(left.place, left.trace, within_s=0.1)
-        adopting = asyncio.create_task(left.survivors.adopt(left.place, left.trace, within_s=PATIENCE_S))
-        await asyncio.sleep(0)
-        adopting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await adopting
-        assert left.trace.process in left.survivors.below(rig.folder)
-        os.kill(pid, signal.SIGCONT)
-        machine = await left.survivors.adopt(left.place, left.trace, within_s=PATIENCE_S)
         try:
+            for _ in range(4):
+                with pytest.raises(Unavailable, match="did not answer"):
+                    await left.survivors.adopt(left.place, left.trace, within_s=0.1)
+            adopting = asyncio.create_task(left.survivors.adopt(left.place, left.trace, within_s=PATIENCE_S))
+            await asyncio.sleep(0)
+            adopting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await adopting
+            assert left.trace.process in left.survivors.below(rig.folder)
+            os.kill(pid, signal.SIGCONT)
+            machine = await left.survivors.adopt(left.place, left.trace, within_s=PATIENCE_S)
             await answers(machine)
-        finally:
+            os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(Unavailable, match="accepts no connection"):
+                _open_and_close(machine, 100)
             await machine.aclose()
+        finally:
+            await left.survivors.end(left.trace.process)
 
     async def test_what_a_machine_has_used_is_told_while_it_runs(self, rig: Rig) -> None:
         machine = await rig.load("measured")
@@ -175,3 +179,8 @@ class AdoptionContract:
         finally:
             await machine.aclose()
         assert (machine.cpu_seconds(), machine.resident_bytes()) == (None, None)
+
+
+def _open_and_close(machine: Machine, times: int) -> None:
+    for _ in range(times):
+        machine.open_channel().close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ from torpor.kit.sockets import connect_to
 
 # The library reports every lost connection at warning level; a machine's end is no news to whoever closes it.
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+
+
+# QEMU lets only a few wait to be accepted, those who gave up included, and nothing tells when there is room again.
+_AGAIN_S = 0.05
 
 
 class MonitorLost(Exception):
@@ -35,7 +41,7 @@ class Monitor:
     async def connect(cls, name: str, path: Path) -> Monitor:
         """Connect to a monitor's socket and wait for QEMU's greeting, however long that is: the caller bounds it."""
         client = QMPClient(name)
-        sock = connect_to(path)
+        sock = await _connected(path)
         try:
             await client.connect(sock)
         except BaseException as error:
@@ -83,3 +89,12 @@ class Monitor:
         """
         with contextlib.suppress(QMPError, OSError, EOFError):
             await shielded(self._client.disconnect())
+
+
+async def _connected(path: Path) -> socket.socket:
+    """Return a socket connected to a monitor, as soon as that has room for one more."""
+    while True:
+        try:
+            return connect_to(path)
+        except BlockingIOError:
+            await asyncio.sleep(_AGAIN_S)
