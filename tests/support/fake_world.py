@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import random
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -260,6 +262,10 @@ class FakeWorld:
             faultpoints.watch(None)
             for server in reversed(self._all):
                 server.end()
+            self._all.clear()
+            with warnings.catch_warnings():  # what was killed closes nothing
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
 
     @property
     def server(self) -> Incarnation:
