@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stand_in import StandIn
 from torpor.bench.floors import Floors
 from torpor.bench.machine import available_memory, describe, file_system_of, layout_of, used_disk
 from torpor.bench.processes import growth_of, machines_running, own_memory_mib, resident_mib
@@ -71,15 +72,13 @@ def test_the_machine_of_a_sandbox_is_found_by_what_it_has_open(tmp_path: Path) -
     place = layout.sandboxes / "spare-1"
     place.mkdir()
     (place / "disk.qcow2").touch()
-    pretend = "import sys; held = open(sys.argv[2]); print(flush=True); input()"
-    argv = [sys.executable, "-c", pretend, "qemu-system-none", str(place / "disk.qcow2")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    machine = StandIn(tmp_path, opens=[place / "disk.qcow2"])
+    try:
         place.rename(layout.sandboxes / "sbx-1")
-        assert machines_running(layout, "sbx-1") == [process.pid]
+        assert machines_running(layout, "sbx-1") == [machine.process.pid]
         assert machines_running(layout, "spare-1") == []
-        process.communicate(b"\n")
+    finally:
+        machine.end()
     assert machines_running(layout, "sbx-1") == []
 
 
