@@ -242,5 +242,7 @@ class Life:
 
     def _learn(self, **facts: Any) -> SandboxInfo:
         with self._learning:
+            if self._info.state == "deleted":  # an answer that was under way when it was deleted tells of before
+                facts["state"] = "deleted"
             self._info = dataclasses.replace(self._info, **facts)
             return self._info
