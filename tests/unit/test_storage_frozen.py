@@ -54,6 +54,13 @@ from torpor.storage.templates import Templates
 _SEALED = tuple(part for part in PARTS if part not in (MANIFEST, MEMORY_USED))
 
 
+def opened(folder: Path) -> frozen.Frozen:
+    """Return what is frozen in a folder, after the check that whoever opens it makes."""
+    found = frozen.read(folder)
+    check(found)
+    return found
+
+
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     made = Layout(tmp_path / "home")
@@ -209,7 +216,7 @@ def test_a_copy_without_times_is_read_once_and_then_trusted(layout: Layout) -> N
     publish_snapshot(layout)
     path = Snapshots(layout).path(snapshot_id(1))
     shutil.copytree(path, layout.home / "copy", copy_function=shutil.copyfile)
-    copied = frozen.open_frozen(layout.home / "copy")
+    copied = opened(layout.home / "copy")
     for part in _SEALED:
         assert (copied.folder / part).stat().st_mtime_ns == copied.parts[part].mtime_ns
     flip(copied.folder / MEMORY, 0, keep_time=True)
@@ -231,7 +238,7 @@ def test_linked_parts_are_the_same_files_and_outlive_their_source(layout: Layout
     frozen.link_parts(store.path(snapshot_id(1)), base)
     store.open(snapshot_id(1))  # links change no times that count
     store.remove(snapshot_id(1))
-    linked = frozen.open_frozen(base)
+    linked = opened(base)
     assert linked.snapshot is not None
     assert linked.snapshot.id == snapshot_id(1)
     assert verify(linked) > PAGES * PAGE
@@ -246,7 +253,7 @@ def test_linking_replaces_what_was_linked_before_and_leaves_it_alone_if_it_fails
     (store.path(snapshot_id(3)) / DISK_SUMS).unlink()
     with pytest.raises(FileNotFoundError):
         frozen.link_parts(store.path(snapshot_id(3)), base)
-    assert frozen.open_frozen(base).snapshot == store.get(snapshot_id(2))
+    assert opened(base).snapshot == store.get(snapshot_id(2))
     assert [entry.name for entry in layout.sandboxes.iterdir()] == ["base"]
 
 

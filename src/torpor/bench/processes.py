@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from torpor.kit.procfs import open_files
 from torpor.storage.layout import Layout
 from torpor.vmm.qemu.survivors import QemuSurvivors
 
@@ -22,17 +22,7 @@ def machines_running(layout: Layout, sandbox_id: str) -> list[int]:
     """
     part = f"/{sandbox_id}/"
     running = [process.pid for process in QemuSurvivors().below(layout.sandboxes)]
-    return [pid for pid in running if any(part in path for path in _open_files(pid))]
-
-
-def _open_files(pid: int) -> list[str]:
-    found: list[str] = []
-    try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            found.append(os.readlink(entry))
-    except FileNotFoundError:
-        pass  # it ended, or closed that one, meanwhile
-    return found
+    return [pid for pid in running if any(part in path for path in open_files(pid))]
 
 
 def resident_mib(pid: int) -> float:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from torpor.cli.wording import plain
-from torpor.errors import InvalidRequest, SandboxLost, TorporError
+from torpor.errors import HostUnreachable, InvalidRequest, SandboxLost, TorporError
 from torpor.wire.errors import to_body
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ def use_json(value: bool) -> bool:
     """Print for programs from here on. The callback of every `--json`."""
     _Mode.as_json = value
     return value
-
-
-def is_json() -> bool:
-    """Tell whether a program reads what is printed."""
-    return _Mode.as_json
 
 
 def is_watched() -> bool:
@@ -277,6 +272,17 @@ def fail(error: BaseException) -> int:
         return 1
     complain(known.message, known.hint or _way_out(known))
     return 1
+
+
+@contextlib.contextmanager
+def failing(codes: list[int]) -> Iterator[None]:
+    """Tell of what goes wrong in the block, note its exit code, and go on after it; but not without a server."""
+    try:
+        yield
+    except HostUnreachable:
+        raise
+    except TorporError as error:
+        codes.append(fail(error))
 
 
 def complain(message: str, hint: str | None = None) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from torpor.cli import output, wording
 from torpor.cli.options import Json, SandboxName
-from torpor.errors import ExecTimeout, HostUnreachable, TorporError
+from torpor.errors import ExecTimeout
 
 if TYPE_CHECKING:
     from torpor.sdk import Process, ProcessInfo
@@ -87,22 +87,17 @@ def kill(
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
     signalled: list[str] = []
-    code = 0
+    codes: list[int] = []
     with connection() as client:
         box = find(client, sandbox)
         for id in processes:
-            try:
+            with output.failing(codes):
                 box.attach(id).kill(signal)
-            except HostUnreachable:
-                raise
-            except TorporError as error:
-                code = output.fail(error)
-                continue
-            signalled.append(id)
-            output.note(f"sent {signal.upper()} to {id}")
+                signalled.append(id)
+                output.note(f"sent {signal.upper()} to {id}")
     if json:
         output.show_json({"signalled": signalled})
-    return code
+    return max(codes, default=0)
 
 
 def record(info: ProcessInfo) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from torpor.cli import output, wording
 from torpor.cli.options import Json, Limit, SandboxName, SnapshotName, SnapshotNames, complete_id
 from torpor.cli.sandbox import called
-from torpor.errors import HostUnreachable, NotFound, TorporError
+from torpor.errors import NotFound
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -102,24 +102,19 @@ def verify(snapshots: SnapshotNames, json: Json = False) -> int:
     from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
 
     verified = []
-    code = 0
+    codes: list[int] = []
     with connection() as client:
         for text in snapshots:
-            try:
+            with output.failing(codes):
                 with output.busy(f"reading {text} ..."):
                     told = find_snapshot(client, text).verify()
-            except HostUnreachable:
-                raise
-            except TorporError as error:
-                code = output.fail(error)
-                continue
-            verified.append(told.model_dump())
-            if not json:
-                size, took = wording.size(told.checked_bytes), wording.taken(told.took_ms / 1000)
-                output.say(f"{told.id}  ok  {size} read in {took}")
+                verified.append(told.model_dump())
+                if not json:
+                    size, took = wording.size(told.checked_bytes), wording.taken(told.took_ms / 1000)
+                    output.say(f"{told.id}  ok  {size} read in {took}")
     if json:
         output.show_json(verified)
-    return code
+    return max(codes, default=0)
 
 
 @app.command()

@@ -11,7 +11,6 @@ import typer
 from torpor.cli import output, wording
 from torpor.cli.options import Json, SandboxNames, seconds
 from torpor.cli.sandbox import called
-from torpor.errors import HostUnreachable, TorporError
 
 if TYPE_CHECKING:
     from torpor.sdk import Sandbox
@@ -65,21 +64,16 @@ def _each(names: Sequence[str], doing: str, act: Callable[[Sandbox], object], *,
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
     done: list[Sandbox] = []
-    code = 0
+    codes: list[int] = []
     with connection() as client:
         for name in names:
-            try:
+            with output.failing(codes):
                 with output.busy(f"{doing} {name} ..."):
                     sandbox = find(client, name)
                     begin = time.monotonic()
                     act(sandbox)
-            except HostUnreachable:
-                raise
-            except TorporError as error:
-                code = output.fail(error)
-                continue
-            done.append(sandbox)
-            output.note(f"{called(sandbox)}: {sandbox.state} after {wording.taken(time.monotonic() - begin)}")
+                done.append(sandbox)
+                output.note(f"{called(sandbox)}: {sandbox.state} after {wording.taken(time.monotonic() - begin)}")
     if json:
         output.show_json([output.facts(sandbox.info) for sandbox in done])
-    return code
+    return max(codes, default=0)

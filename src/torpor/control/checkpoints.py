@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 
-from torpor.control.reconcile import rung_or_slept
+from torpor.control.rounds import rounds
 from torpor.control.service.chores import Chore
 from torpor.control.service.freeze import freeze
 from torpor.control.service.plane import Plane
@@ -32,14 +32,7 @@ async def take_checkpoints(plane: Plane) -> None:
 
     Sleeps until the nearest one is due, and looks again when the `pace` bell rings.
     """
-    while True:
-        plane.bells.pace.clear()
-        try:
-            nap_s = await _look(plane)
-        except TorporError as error:
-            _log.warning("could not look for due checkpoints", error=error.message)
-            nap_s = _RETRY_S
-        await rung_or_slept(plane.bells.pace, plane.clock.sleep(nap_s))
+    await rounds("due checkpoints", plane.bells.pace, partial(_look, plane), plane.clock.sleep, lambda: _RETRY_S)
 
 
 async def _look(plane: Plane) -> float:

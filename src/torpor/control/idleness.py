@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 
-from torpor.control.reconcile import rung_or_slept
+from torpor.control.rounds import rounds
 from torpor.control.service.chores import Chore
 from torpor.control.service.delete import delete
 from torpor.control.service.hibernate import hibernate
@@ -14,14 +14,12 @@ from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, noticing_loss
 from torpor.errors import Conflict, HostUnreachable, NotFound, TorporError
 from torpor.kit.race import Overtaken, race
-from torpor.model.lifecycle import State
+from torpor.model.lifecycle import STANDING, State
 from torpor.model.sandbox import OnIdle, Sandbox
 from torpor.wire import host
 
 _log = structlog.get_logger("torpor.control")
 
-# What does nothing for anybody, and costs as if it did.
-_MAY_BE_IDLE = frozenset({State.RUNNING, State.PAUSED})
 # A host that does not say within this, in seconds, whether a command runs has not said it: it is asked again later.
 _PATIENCE_S = 10.0
 # Records that could not be read are looked at again after this, in seconds.
@@ -34,14 +32,8 @@ async def sweep(plane: Plane) -> None:
 
     Sleeps until the nearest one may be idle, and looks again when the `idleness` bell rings.
     """
-    while True:
-        plane.bells.idleness.clear()
-        try:
-            nap_s = await _look(plane)
-        except TorporError as error:
-            _log.warning("could not look for idle sandboxes", error=error.message)
-            nap_s = _RETRY_S
-        await rung_or_slept(plane.bells.idleness, plane.clock.sleep(nap_s))
+    bell, clock = plane.bells.idleness, plane.clock
+    await rounds("idle sandboxes", bell, partial(_look, plane), clock.sleep, lambda: _RETRY_S)
 
 
 async def _look(plane: Plane) -> float:
@@ -66,7 +58,7 @@ def _left_s(plane: Plane, sandbox: Sandbox) -> float | None:
     Of one in use too: it cannot be idle sooner than after that.
     """
     after_s = sandbox.care.idle_timeout_seconds
-    if after_s is None or sandbox.state not in _MAY_BE_IDLE:
+    if after_s is None or sandbox.state not in STANDING:
         return None
     return after_s - plane.activity.idle_s(sandbox.id)
 

@@ -30,7 +30,7 @@ from torpor.control.store.sql import open_store
 from torpor.errors import InvalidRequest, TorporError
 from torpor.kit.clock import Clock, SystemClock
 from torpor.kit.owning import Closable
-from torpor.kit.shielded import shielded, wait_ended
+from torpor.kit.shielded import end_tasks, shielded
 from torpor.model.ids import SandboxId
 from torpor.model.usage import Prices, prices_from
 
@@ -127,11 +127,11 @@ async def _catch_up(plane: Plane) -> None:
     plane.deadlines.doubt(living.values())
     try:
         differences = await reconcile(plane)
-        await beat(plane)
+        found = await beat(plane)
         await begin_recoveries(plane)
-        for sandbox_id, found in (await plane.host.incarnations()).items():
-            if found.adopted and (sandbox := living.get(SandboxId(sandbox_id))) is not None:
-                plane.noter.note("adopted", sandbox, pid=found.pid)
+        for sandbox_id, one in found.items():
+            if one.adopted and (sandbox := living.get(SandboxId(sandbox_id))) is not None:
+                plane.noter.note("adopted", sandbox, pid=one.pid)
     except TorporError as error:
         _log.warning("could not reconcile at start; the watcher will", error=error.message)
         return
@@ -154,10 +154,7 @@ async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            for task in tasks:
-                await wait_ended(task)
+            await end_tasks(*tasks)
 
 
 async def _close(resource: Closable) -> None:

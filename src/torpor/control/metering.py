@@ -9,6 +9,7 @@ from torpor.control.service.plane import Plane
 from torpor.errors import TorporError
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
+from torpor.wire import host
 
 _log = structlog.get_logger("torpor.control")
 
@@ -23,16 +24,17 @@ async def meter(plane: Plane, every_s: float = 10.0) -> None:
         await shielded(beat_or_log(plane))
 
 
-async def beat(plane: Plane) -> None:
+async def beat(plane: Plane) -> dict[str, host.Incarnation]:
     """Bring the ledger up to now for every sandbox that the host says it has: asleep, or with a machine that lives.
 
-    Of others it is not known that they were there until now; the reconciler finds out what became of them. Raises
-    HostUnreachable, and Failed where it cannot be written.
+    Returns what the host has. Of others it is not known that they were there until now; the reconciler finds out what
+    became of them. Raises HostUnreachable, and Failed where it cannot be written.
     """
     now = plane.clock.now()  # before the question: what the answer tells was so then, or later
     found = await plane.host.incarnations()
     readings = {SandboxId(name): reading_of(one.usage) for name, one in found.items() if one.alive}
     await plane.store.beat(now, {name: reading for name, reading in readings.items() if reading is not None})
+    return found
 
 
 async def beat_or_log(plane: Plane) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from torpor.control.reconcile import rung_or_slept
+from torpor.control.rounds import rounds
 from torpor.control.service.chores import AT_ONCE, Chore
 from torpor.control.service.delete import delete
 from torpor.control.service.plane import Plane
@@ -32,16 +32,11 @@ async def reap(plane: Plane) -> None:
     Sleeps until the nearest end, and looks again when the `expiry` bell rings. One whose deletion fails, or hangs,
     keeps no other from its end. Ends by cancellation.
     """
+    bell, clock = plane.bells.expiry, plane.clock
     spared: dict[SandboxId, datetime] = {}
-    while True:
-        plane.bells.expiry.clear()
-        try:
-            next_look = await _round(plane, spared)
-        except TorporError as error:
-            _log.warning("could not look for ended sandboxes", error=error.message)
-            next_look = plane.clock.now() + _RETRY
-        # By the wall clock, which is what a ttl is counted on: it also runs while this machine is suspended.
-        await rung_or_slept(plane.bells.expiry, plane.clock.sleep_until(next_look))
+    # By the wall clock, which is what a ttl is counted on: it also runs while this machine is suspended.
+    look, later = partial(_round, plane, spared), lambda: clock.now() + _RETRY
+    await rounds("ended sandboxes", bell, look, clock.sleep_until, later)
 
 
 async def _round(plane: Plane, spared: dict[SandboxId, datetime]) -> datetime:

@@ -6,25 +6,21 @@ likes.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Coroutine
-from contextlib import suppress
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 import structlog
 
+from torpor.control.rounds import rung_or_slept
 from torpor.control.service.attempts import AT_MOST, WITHIN_S
-from torpor.control.service.passage import reading_of
+from torpor.control.service.passage import facts_of, reading_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.recovery import begin_recoveries, begin_recovery, wishes_recovery
 from torpor.control.service.shelf import superfluous
 from torpor.control.service.snapshots import keep, tidy
 from torpor.control.store.contract import Facts
 from torpor.errors import TorporError
-from torpor.kit.race import Overtaken, race
 from torpor.model.ids import SandboxId, SnapshotId, sibling_id
 from torpor.model.lifecycle import DELETE, State
 from torpor.model.sandbox import Sandbox
@@ -171,7 +167,7 @@ def _reason(plane: Plane, sandbox: Sandbox, found: Incarnation | None) -> str:
 
 def _facts(sandbox: Sandbox, found: Incarnation) -> Facts:
     """Return what the host tells of a machine that is recorded only now."""
-    facts = Facts(boot_ms=found.boot_ms, cpu=found.cpu, memory_mb=found.memory_mb, disk_gb=found.disk_gb)
+    facts = facts_of(found)
     if sandbox.state is State.CREATING and sandbox.from_snapshot is None and found.base is not None:
         facts["from_snapshot"] = SnapshotId(found.base)
     return facts
@@ -245,10 +241,3 @@ async def watch(plane: Plane, every_s: float) -> None:
                 await reconcile_snapshots(plane)
         except TorporError as error:
             _log.warning("could not reconcile", error=error.message)
-
-
-async def rung_or_slept(bell: asyncio.Event, sleep: Coroutine[Any, Any, None]) -> None:
-    """Return when the bell rings or the sleep is over, whichever is first. The bell is quiet again after."""
-    with suppress(Overtaken):
-        await race(bell.wait(), sleep)
-    bell.clear()

@@ -13,7 +13,7 @@ from torpor.control.service.sandboxes import Owned, settled
 from torpor.errors import NotFound, TorporError
 from torpor.kit.race import Overtaken, race
 from torpor.kit.together import together
-from torpor.model.lifecycle import State
+from torpor.model.lifecycle import STANDING, State
 from torpor.model.sandbox import Sandbox
 
 _log = structlog.get_logger("torpor.control")
@@ -21,7 +21,6 @@ _log = structlog.get_logger("torpor.control")
 _AT_ONCE = 4
 # What has no machine that could be lost.
 _AT_REST = frozenset({State.HIBERNATED, State.FAILED})
-_STANDING = frozenset({State.RUNNING, State.PAUSED})
 
 
 async def put_to_sleep(plane: Plane, within_s: float) -> None:
@@ -60,7 +59,7 @@ async def _rests(plane: Plane, sandbox: Sandbox) -> bool:
         found = await settled(plane, owned)
         if found.expires_at is not None and found.expires_at <= plane.clock.now():
             await delete(plane, owned)
-        elif found.state in _STANDING:
+        elif found.state in STANDING:
             await hibernate(plane, owned)
     except NotFound:
         return True

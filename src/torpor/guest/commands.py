@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any
 
 from torpor.errors import InvalidRequest, OutcomeUnknown
@@ -15,7 +14,7 @@ from torpor.guest.answers import Moved, read
 from torpor.guest.calls import Call
 from torpor.guest.channel import Channel
 from torpor.guest.told import frames_of, job_of, jobs_of
-from torpor.kit.shielded import wait_ended
+from torpor.kit.beside import beside
 from torpor.model.ids import JobId
 from torpor.wire.frames import Frame, Kind
 from torpor.wire.host import ExecOrder, ExecOutcome, Job, JobOrder
@@ -164,16 +163,9 @@ def _input_of(order: ExecOrder, data: bytes) -> dict[str, Any]:
     return said if order.job is None or not data else said | {"stdin_digest": hashlib.sha256(data).hexdigest()}
 
 
-@asynccontextmanager
-async def _feeding(call: Call, data: bytes) -> AsyncIterator[None]:
-    """Send a command its input meanwhile, if it has any."""
-    feeder = asyncio.create_task(_feed(call, data)) if data else None
-    try:
-        yield
-    finally:
-        if feeder is not None:
-            feeder.cancel()
-            await wait_ended(feeder)
+def _feeding(call: Call, data: bytes) -> AbstractAsyncContextManager[None]:
+    """Send a command its input while a block lasts, if it has any."""
+    return beside(*([_feed(call, data)] if data else []))
 
 
 async def _feed(call: Call, data: bytes) -> None:

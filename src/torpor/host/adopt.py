@@ -16,8 +16,9 @@ from torpor.host.live import ConnectGuest, Incarnation, Live
 from torpor.host.meter import Meter
 from torpor.host.record import BASE, MachineRecord, is_marked_paused, read_usage
 from torpor.host.unreachable import Unreachable
+from torpor.kit.beside import beside
 from torpor.kit.files import sweep
-from torpor.kit.shielded import shielded, wait_ended
+from torpor.kit.shielded import shielded
 from torpor.storage.frozen import read as read_frozen
 from torpor.vmm.driver import Place, Survivors
 
@@ -63,17 +64,11 @@ async def greeting(
     They may stand still, as their host agent has died in the middle of something: they are told to go on. Each is
     tried again and again, at first after `first_s` seconds.
     """
-    tasks = [asyncio.create_task(_greet(live, each, connect, first_s)) for each in live.all() if each.adopted]
+    works = [_greet(live, each, connect, first_s) for each in live.all() if each.adopted]
     if take_over is not None:
-        for each in live.out_of_reach():
-            tasks.append(asyncio.create_task(_reach(live, each, connect, take_over, first_s)))
-    try:
+        works += [_reach(live, each, connect, take_over, first_s) for each in live.out_of_reach()]
+    async with beside(*works):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            await wait_ended(task)
 
 
 async def _reach(live: Live, one: Unreachable, connect: ConnectGuest, take_over: TakeOver, first_s: float) -> None:

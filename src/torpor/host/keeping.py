@@ -17,8 +17,9 @@ import structlog
 
 from torpor.errors import Failed
 from torpor.host import keeper
+from torpor.kit.beside import beside
 from torpor.kit.proc import Child
-from torpor.kit.shielded import shielded, wait_ended
+from torpor.kit.shielded import shielded
 from torpor.storage.layout import Layout
 from torpor.vmm.driver import Survivors
 
@@ -39,12 +40,10 @@ async def keeping(layout: Layout, survivors: Survivors) -> AsyncIterator[None]:
     """
     await asyncio.to_thread(_end_earlier, layout)
     keeps = _Keeper(layout)
-    watching = asyncio.create_task(keeps.watch())
     try:
-        yield
+        async with beside(keeps.watch()):
+            yield
     finally:
-        watching.cancel()
-        await wait_ended(watching)
         await shielded(keeps.end_or_leave(survivors))
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from torpor.host.live import Incarnation, Live
 from torpor.host.record import write_usage
-from torpor.kit.shielded import wait_ended
+from torpor.kit.beside import beside
 from torpor.model.usage import Reading
 
 _log = structlog.get_logger(__name__)
@@ -32,12 +32,8 @@ async def measure(incarnation: Incarnation) -> Reading:
 @asynccontextmanager
 async def metering(live: Live, every_s: float = _EVERY_S) -> AsyncIterator[None]:
     """Look at every machine while the block lasts, every `every_s` seconds, and note what they used."""
-    looking = asyncio.create_task(_look_again_and_again(live, every_s))
-    try:
+    async with beside(_look_again_and_again(live, every_s)):
         yield
-    finally:
-        looking.cancel()
-        await wait_ended(looking)
 
 
 async def _look_again_and_again(live: Live, every_s: float) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from torpor.errors import TorporError
 from torpor.host.live import Incarnation, Live
-from torpor.kit.shielded import wait_ended
+from torpor.kit.beside import beside
 
 _log = structlog.get_logger(__name__)
 _EVERY_S = 5.0
@@ -19,12 +19,8 @@ _EVERY_S = 5.0
 @asynccontextmanager
 async def reviving(live: Live, every_s: float = _EVERY_S) -> AsyncIterator[None]:
     """Look after machines that stand still for want of room while the block lasts, every `every_s` seconds."""
-    looking = asyncio.create_task(_look_after(live, every_s))
-    try:
+    async with beside(_look_after(live, every_s)):
         yield
-    finally:
-        looking.cancel()
-        await wait_ended(looking)
 
 
 async def _look_after(live: Live, every_s: float) -> None:

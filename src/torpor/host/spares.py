@@ -18,7 +18,7 @@ import structlog
 
 from torpor.errors import TorporError
 from torpor.host.prepared import Prepared, Preparer
-from torpor.kit.shielded import wait_ended
+from torpor.kit.shielded import end_tasks
 from torpor.model.ids import TemplateName
 from torpor.storage.frozen import Frozen
 from torpor.vmm.driver import Place
@@ -128,8 +128,7 @@ class _Spare:
 
     async def aclose(self) -> None:
         """End it, whether it is ready or not."""
-        self.task.cancel()
-        await wait_ended(self.task)
+        await end_tasks(self.task)
         if not self.task.cancelled() and self.task.exception() is None and (unused := self.task.result()) is not None:
             await unused.aclose()
 

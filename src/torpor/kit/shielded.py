@@ -9,16 +9,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def wait_ended(task: asyncio.Task[Any]) -> None:
-    """Return when `task` has ended in any way; a caller cancelled meanwhile waits on and is cancelled after."""
+async def wait_ended(*tasks: asyncio.Task[Any]) -> None:
+    """Return when all `tasks` have ended in any way; a caller cancelled meanwhile waits on and is cancelled after."""
     cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+    while under_way := [task for task in tasks if not task.done()]:
         try:
-            await asyncio.wait([task])
+            await asyncio.wait(under_way)
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel `tasks` and return when all have ended, as `wait_ended` does."""
+    for task in tasks:
+        task.cancel()
+    await wait_ended(*tasks)
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:

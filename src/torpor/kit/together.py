@@ -22,7 +22,6 @@ async def together(*works: Coroutine[Any, Any, object]) -> None:
             task.cancel()
         raise
     finally:
-        for task in tasks:
-            await wait_ended(task)
+        await wait_ended(*tasks)
     for task in tasks:
         task.result()

@@ -31,7 +31,8 @@ SETTLED = frozenset({State.RUNNING, State.PAUSED, State.HIBERNATED, State.DELETE
 # Where the guest answers: also while its snapshot is made durable.
 ANSWERING = frozenset({State.RUNNING, State.SNAPSHOTTING})
 
-_STANDING = frozenset({State.RUNNING, State.PAUSED})
+# With a machine.
+STANDING = frozenset({State.RUNNING, State.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,10 @@ class Passage:
 
 
 CREATE = Passage("create", frozenset(), State.CREATING, State.RUNNING, State.DELETED)
-SNAPSHOT = Passage("snapshot", starts=_STANDING, during=State.SNAPSHOTTING, done=None, undone=None)
+SNAPSHOT = Passage("snapshot", starts=STANDING, during=State.SNAPSHOTTING, done=None, undone=None)
 HIBERNATE = Passage(
     "hibernate",
-    starts=_STANDING,
+    starts=STANDING,
     during=State.HIBERNATING,
     done=State.HIBERNATED,
     undone=None,

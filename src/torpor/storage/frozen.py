@@ -175,13 +175,6 @@ def read(folder: Path, title: str = "", mend: str = "") -> Frozen:
     return Frozen(f"the snapshot {record.id}", _MEND_SNAPSHOT, folder, record.template, record, manifest.parts)
 
 
-def open_frozen(folder: Path, title: str = "", mend: str = "") -> Frozen:
-    """Return what is frozen in a folder, checked as `check` does. Raises SnapshotCorrupt, Unsupported."""
-    frozen = read(folder, title, mend)
-    check(frozen)
-    return frozen
-
-
 def read_ahead(frozen: Frozen) -> None:
     """Have the kernel begin to read the memory that a restore will need first. Blocks for the orders only.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torpor import errors
 from torpor.kit.clock import Clock
 from torpor.kit.news import News
-from torpor.kit.shielded import wait_ended
+from torpor.kit.shielded import end_tasks
 from torpor.testing.guest import Call, Shell
 from torpor.wire import frames, host
 from torpor.wire.errors import to_body
@@ -108,8 +108,7 @@ class FakeJob:
 
     async def aclose(self) -> None:
         """End the command, if it runs, without a word."""
-        self._task.cancel()
-        await wait_ended(self._task)
+        await end_tasks(self._task)
 
     def _last(self) -> frames.Frame | None:
         if not self._machine.facts.alive or self._machine.died.is_set():
@@ -130,9 +129,7 @@ class FakeJob:
         finally:
             self._outcome = self._ended(command, timer)
             self._news.ring()
-            for task in (command, timer, death):
-                task.cancel()
-                await wait_ended(task)
+            await end_tasks(command, timer, death)
 
     def _ended(self, command: asyncio.Task[int], timer: asyncio.Task[None]) -> host.ExecOutcome:
         duration_ms = round((self._clock.monotonic() - self._began) * 1000)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torpor import errors
 from torpor.kit.clock import Clock
-from torpor.kit.shielded import wait_ended
+from torpor.kit.shielded import end_tasks
 from torpor.testing.guest import Call, Files, Killed, Shell
 from torpor.testing.host_jobs import FakeJob
 from torpor.wire import frames, host, public
@@ -119,8 +119,7 @@ class Execution:
         finally:
             if not ended:
                 self._machine.killed.put_nowait(self._order.argv)
-            task.cancel()
-            await wait_ended(task)
+            await end_tasks(task)
 
     async def _run(self) -> None:
         begin = self._clock.monotonic()
@@ -144,10 +143,7 @@ class Execution:
                 await self._queue.put(frames.Frame(frames.Kind.EXIT, outcome.model_dump_json().encode()))
             await self._queue.put(None)
         finally:
-            for task in held:
-                task.cancel()
-            for task in held:
-                await wait_ended(task)
+            await end_tasks(*held)
 
     def _outcome(self, command: asyncio.Task[int], duration_ms: int) -> host.ExecOutcome:
         if not command.done():

@@ -17,8 +17,9 @@ from starlette.types import Message, Receive, Scope, Send
 from torpor.control.api.problems import answer_for
 from torpor.control.hosts import ByteSource
 from torpor.errors import ExecTimeout, TorporError
+from torpor.kit.beside import beside
 from torpor.kit.clock import Clock
-from torpor.kit.shielded import wait_ended
+from torpor.kit.shielded import end_tasks
 from torpor.wire.public import ExecAnswer
 
 _log = structlog.get_logger("torpor.control")
@@ -58,7 +59,7 @@ class Watched(Response):
             if self.endures:
                 await asyncio.wait([working])
         finally:
-            await _end(working, gone)
+            await end_tasks(working, gone)
         if is_gone and _is_expected(working):
             _log.info("client gone", request_id=scope["state"]["request_id"], path=scope["path"])
             return
@@ -123,7 +124,7 @@ class Patient(Watched):
         try:
             answer = await self.result()
         finally:
-            await _end(padding)
+            await end_tasks(padding)
         body = answer.model_dump_json().encode()
         if not self._begun:
             await self.begin(send, _JSON, len(body), self._status)
@@ -195,17 +196,7 @@ async def _wait_gone(receive: Receive) -> None:
         pass
 
 
-async def _end(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        await wait_ended(task)
-
-
 async def beating(work: Coroutine[Any, Any, None], beat: Coroutine[Any, Any, None]) -> None:
     """Run `work` to its end beside `beat`, which is ended with it."""
-    beats = asyncio.create_task(beat)
-    try:
+    async with beside(beat):
         await work
-    finally:
-        await _end(beats)

@@ -34,9 +34,7 @@ async def awake(plane: Plane, owned: Owned) -> Sandbox:
         sandbox = await settled(plane, owned)
         if sandbox.state is State.FAILED:
             raise lost(sandbox)
-        if sandbox.state is State.PAUSED:
-            raise _paused(sandbox)
-        if sandbox.state not in SETTLED:
+        if sandbox.state is State.PAUSED or sandbox.state not in SETTLED:
             raise refusal(sandbox, "this", frozenset({State.RUNNING}))
         if sandbox.state is State.HIBERNATED:
             await _woken(plane, owned)
@@ -83,9 +81,3 @@ async def _woken(plane: Plane, owned: Owned) -> None:
     except Conflict:
         if (await show(plane, owned)).state is State.HIBERNATED:
             raise
-
-
-def _paused(sandbox: Sandbox) -> Conflict:
-    conflict = refusal(sandbox, "this", frozenset({State.RUNNING}))
-    conflict.hint = "resume it first"
-    return conflict

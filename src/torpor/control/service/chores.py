@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from torpor.errors import TorporError
-from torpor.kit.shielded import wait_ended
+from torpor.kit.shielded import end_tasks
 from torpor.model.ids import SandboxId
 
 _log = structlog.get_logger("torpor.control")
@@ -70,11 +70,7 @@ class Chores:
     async def aclose(self) -> None:
         """Cancel what is under way, wait for its end, and begin nothing more."""
         self._is_closed = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            await wait_ended(task)
+        await end_tasks(*self._tasks.values())
 
     def _forget(self, chore: Chore, sandbox_id: SandboxId, ended: asyncio.Task[None]) -> None:
         if self._tasks.get((chore, sandbox_id)) is ended:  # else the next one has begun

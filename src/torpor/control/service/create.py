@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torpor.control.service.claims import claim_for, served_before
 from torpor.control.service.deadlines import deadline_of
+from torpor.control.service.passage import facts_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import expiry, life_of
 from torpor.control.service.snapshots import show_snapshot
@@ -57,7 +58,7 @@ async def _bring_to_life(plane: Plane, sandbox: Sandbox, wish: CreateWish, claim
             id=sandbox.id, template=template, snapshot=snapshot, env=wish.env, deadline=deadline_of(sandbox)
         )
         born = await plane.host.restore(order)
-        crossing.learn(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
+        crossing.learn(**facts_of(born))
     return crossing.sandbox
 
 

@@ -13,7 +13,7 @@ from torpor.control.service.claims import claim_for, served_before
 from torpor.control.service.deadlines import deadline_of
 from torpor.control.service.freeze import freeze
 from torpor.control.service.hibernate import sleeps_in
-from torpor.control.service.passage import Crossing
+from torpor.control.service.passage import Crossing, facts_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, expiry, in_use, life_of, show, standing
 from torpor.control.service.snapshots import delete_snapshot, tidy
@@ -191,7 +191,7 @@ async def _all(plane: Plane, source: Source, crossings: list[Crossing]) -> None:
                 born = await plane.host.restore(source.order(crossing.sandbox))
         except TorporError as error:  # the others come to their ends first, so that closing them finds them whole
             return error
-        crossing.learn(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
+        crossing.learn(**facts_of(born))
         crossing.learn(from_snapshot=source.snapshot)
         return None
 

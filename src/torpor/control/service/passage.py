@@ -238,6 +238,11 @@ def reading_of(usage: host.Usage | None) -> Reading | None:
     return None if usage is None else Reading(**usage.model_dump())
 
 
+def facts_of(born: host.Incarnation) -> Facts:
+    """Return what is to be recorded of a machine that came to life."""
+    return Facts(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
+
+
 def _told(to: State, facts: Facts) -> Facts:
     """Return what is recorded beside the new state: a reason only where it explains something."""
     return facts if to in _EXPLAINED else Facts(**{**facts, "reason": None})

@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 
 from torpor.control.service.chores import Chore
+from torpor.control.service.passage import facts_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.snapshots import show_snapshot
 from torpor.control.store.contract import SnapshotRecord
@@ -37,7 +38,7 @@ async def put_back(
     with plane.shelf.using(record.id):
         async with plane.gate.passage(sandbox_id, row, is_wanted) as crossing:
             born = await plane.host.rollback(sandbox_id, host.Rollback(snapshot=record.id))
-            crossing.learn(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
+            crossing.learn(**facts_of(born))
     # Of a sandbox that was lost, the host had nothing left that could have told it.
     await plane.deadlines.tell(sandbox_id)
     return crossing.sandbox
