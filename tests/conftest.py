@@ -37,6 +37,7 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUN_VARIABLE, run)
         patch.setenv("TMPDIR", str(folder / "tmp"))
+        patch.setenv("TORPOR_NETWORK", "off")  # unless a test has given all that could be reached to a host of its own
         patch.setattr(tempfile, "tempdir", None)
         yield
     litter = litter_of(run, folder, shared_before)

@@ -33,6 +33,7 @@ NAMES = {
     "AsyncSource": "Source",
     "AsyncTemplates": "Templates",
     "AsyncThinking": "Thinking",
+    "AsyncTokens": "Tokens",
     "_async": "_sync",
     "aclose": "close",
     "aclosing": "closing",

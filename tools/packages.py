@@ -28,6 +28,11 @@ PROGRAMS = {
     "losetup": "mount",
     "dpkg-deb": "dpkg",
     "setpriv": "util-linux",
+    "bwrap": "bubblewrap",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nft": "nftables",
+    "conntrack": "conntrack",
     "cpio": "cpio",
     "git": "git",
 }

@@ -2,11 +2,13 @@
 
 TorporError
 |- Refused            nothing happened; the request has to change
-|    InvalidRequest  NotFound  Conflict  Unauthenticated  Forbidden  QuotaExceeded  OutOfSpace  Unsupported
+|    InvalidRequest  NotFound  Conflict  Unauthenticated  Forbidden  Misdirected  QuotaExceeded  OutOfSpace
+|    Unsupported
 |- Unavailable        nothing happened; the same request may work later or elsewhere
-|    NoCapacity  HostUnreachable  Busy
+|    NoCapacity  HostUnreachable  Busy  RateLimited  PortClosed
 |- Failed             it was tried and did not work; what was opened is closed again
 |    BootFailed  RestoreFailed  FreezeFailed  SandboxLost  SnapshotCorrupt  ExecTimeout  CommandFailed
+|    BadAnswer
 |- OutcomeUnknown     it was sent and the answer was lost; look before trying again
 
 Foreign errors (OSError, QMP, HTTP) are translated once, at the contract where they appear, with the cause kept.
@@ -97,10 +99,36 @@ class Forbidden(Refused):
     code = "forbidden"
 
 
+class Misdirected(Refused):
+    """The request names another host than this server (its `Host` header), as a page that rebinds a name does."""
+
+    code = "misdirected"
+
+
 class QuotaExceeded(Refused):
-    """A limit the caller is held to is used up."""
+    """A limit the caller is held to is used up.
+
+    `resource` is what there is too little of, such as "memory"; of `limit`, `used` is in use (bytes, or a count). None
+    where that is not known.
+    """
 
     code = "quota_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str | None = None,
+        limit: int | None = None,
+        used: int | None = None,
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.resource, self.limit, self.used = resource, limit, used
+
+    def details(self) -> dict[str, object]:
+        return {"resource": self.resource, "limit": self.limit, "used": self.used}
 
 
 class OutOfSpace(Refused):
@@ -123,9 +151,29 @@ class Unavailable(TorporError):
 
 
 class NoCapacity(Unavailable):
-    """The host has no room for another machine now."""
+    """The host has no room for another machine now.
+
+    `resource` is what there is too little of, such as "memory"; of `limit`, `used` is in use (bytes, or a count). None
+    where that is not known.
+    """
 
     code = "no_capacity"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str | None = None,
+        limit: int | None = None,
+        used: int | None = None,
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.resource, self.limit, self.used = resource, limit, used
+
+    def details(self) -> dict[str, object]:
+        return {"resource": self.resource, "limit": self.limit, "used": self.used}
 
 
 class HostUnreachable(Unavailable):
@@ -138,6 +186,18 @@ class Busy(Unavailable):
     """Another operation on the same thing has to end first."""
 
     code = "busy"
+
+
+class RateLimited(Unavailable):
+    """The caller asks more often than it may; `retry_after_s` says when there is room for one more request."""
+
+    code = "rate_limited"
+
+
+class PortClosed(Unavailable):
+    """Nobody listens on the port in the sandbox."""
+
+    code = "port_closed"
 
 
 class Failed(TorporError):
@@ -237,6 +297,12 @@ class CommandFailed(Failed):
 
     def details(self) -> dict[str, object]:
         return {"exit_code": self.exit_code, "stdout": self.stdout, "stderr": self.stderr}
+
+
+class BadAnswer(Failed):
+    """The server in the sandbox was reached, and what it answered is not HTTP, or it broke off before its answer."""
+
+    code = "bad_answer"
 
 
 class OutcomeUnknown(TorporError):

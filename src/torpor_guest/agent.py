@@ -16,6 +16,7 @@ from torpor_guest.hooks import Hooks
 from torpor_guest.identity import Adoption, Machine
 from torpor_guest.jobs import Jobs
 from torpor_guest.loop import Loop
+from torpor_guest.ports import Ports
 from torpor_guest.quiesce import Quiescence
 from torpor_guest.reaper import Reaper
 from torpor_guest.refusal import invalid
@@ -35,7 +36,7 @@ class Place(NamedTuple):
 class _Users(NamedTuple):
     """Everything of the user's, as an adoption sees it."""
 
-    mark: Callable[[dict[bytes, bytes]], None]
+    mark: Callable[[dict[bytes, bytes], dict[bytes, bytes] | None], None]
     count_hooks: Callable[[str], int]
     thaw: Callable[[], None]
 
@@ -50,7 +51,7 @@ class Agent:
         execs = Execs(self._loop, Reaper(self._loop), accounts, place.tree)
         hooks = Hooks(execs, place.hooks)
         quiescence = Quiescence(self._loop, place.tree, hooks, place.machine.set_clock)
-        adoption = Adoption(place.machine, _Users(execs.marks.update, hooks.count, quiescence.thaw))
+        adoption = Adoption(place.machine, _Users(execs.mark, hooks.count, quiescence.thaw))
         self._operations: dict[str, Callable[[Stream, Request], None]] = {
             "ping": _ping,
             "adopt": adoption.adopt,
@@ -59,6 +60,7 @@ class Agent:
             "hooks": hooks.serve,
             **Jobs(execs).operations(),
             **Files(self._loop, accounts).operations(),
+            **Ports(self._loop).operations(),
         }
         connection = Connection(self._loop, place.fd, lasting=place.lasting, features=features(place.tree))
         connection.serve = self._serve

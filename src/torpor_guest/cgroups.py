@@ -1,6 +1,7 @@
 """One control group for each command, so that all of it can be killed, frozen and watched, however it forked.
 
-<root>/user/            everything of the user's; this is what a freeze of the guest stops
+<root>/user/            everything of the user's; this is what a freeze of the guest stops, and what leaves the agent
+                        its part of memory, processes and processor
 <root>/user/exec-<n>/   one command and what it left behind; removed when it is empty
 """
 
@@ -17,6 +18,13 @@ from torpor_guest.loop import PRIORITY, Loop
 _SPARE = 2
 _PREFIX = "exec-"
 _CONTROLLERS = ("memory", "pids", "cpu")
+# What the user's processes together leave to the agent and the kernel: an eighth of the memory that is available when
+# nothing of theirs runs, but within these bounds in bytes, and an eighth of the processes. Who asks for more is
+# refused, or killed for it. With less left the kernel takes the agent's own code out of memory before it kills anybody,
+# and reads it again for each step, for minutes.
+_LEAST_LEFT, _MOST_LEFT = 32 * 1024**2, 64 * 1024**2
+# A process outside of the user's group weighs 100. So the agent has its turn at once, however many compute.
+_USERS_WEIGHT = 20
 
 
 class Cgroup:
@@ -98,8 +106,8 @@ class CgroupTree:
         self._home = os.open(f"{_own_group()}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         self._count = 0
         self._freezing = False
-        limited = b"pids" in _read(f"{self.user}/cgroup.subtree_control").split()
-        self._most_processes = int(_read("/proc/sys/kernel/threads-max")) // 2 if limited else 0
+        self._most_processes = 0
+        self._limit(_read(f"{root}/cgroup.subtree_control").decode().split())
         self._ready: list[Cgroup] = []
         self.prepare()
 
@@ -109,6 +117,17 @@ class CgroupTree:
         for name in _CONTROLLERS:
             if name in available:
                 _write(f"{folder}/cgroup.subtree_control", f"+{name}".encode())
+
+    def _limit(self, controllers: list[str]) -> None:
+        """Keep all of the user's together from taking what the agent needs; by the controllers there are."""
+        if "pids" in controllers:
+            threads = int(_read("/proc/sys/kernel/threads-max"))
+            _write(f"{self.user}/pids.max", str(threads - threads // 8).encode())
+            self._most_processes = threads // 2
+        if "memory" in controllers:
+            _write(f"{self.user}/memory.max", str(_users_memory(_available_bytes())).encode())
+        if "cpu" in controllers:
+            _write(f"{self.user}/cpu.weight", str(_USERS_WEIGHT).encode())
 
     def prepare(self) -> None:
         """Make groups ahead; for when there is nothing more urgent."""
@@ -170,6 +189,17 @@ class CgroupTree:
             if name.startswith(_PREFIX):
                 _remove_tree(f"{self.user}/{name}")
         os.rmdir(self.user)
+
+
+def _users_memory(available: int) -> int:
+    """Return how much of the memory that is available its user's processes may have together, in bytes."""
+    return max(available // 2, available - min(max(available // 8, _LEAST_LEFT), _MOST_LEFT))
+
+
+def _available_bytes() -> int:
+    """Return how much memory there is for processes that are yet to start, in bytes."""
+    words = _read("/proc/meminfo").split()
+    return int(words[words.index(b"MemAvailable:") + 1]) * 1024
 
 
 def _remove_tree(path: str) -> None:

@@ -108,6 +108,11 @@ class Stream:
             self.credit[sub] -= len(data)
             self._connection.queue(protocol.frame(self.number, protocol.DATA, sub, data))
 
+    def begun(self) -> None:
+        """Say that what the call waited for is there."""
+        if self.open:
+            self._connection.queue(protocol.frame(self.number, protocol.READY))
+
     def result(self, value: dict[str, Any]) -> None:
         """Close the stream with a result."""
         self._close(protocol.RESULT, value)

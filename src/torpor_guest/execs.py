@@ -48,12 +48,14 @@ class Wish(NamedTuple):
 class Execs:
     """Starts commands. `tree` is None where there are no control groups; then a command is what its session holds.
 
-    `marks` are variables that every command gets (under what the request gives): the sandbox's own, and its id.
+    What every command gets, under what its request gives: `marks`, the sandbox's own variables and its id, and over
+    them `secrets`. They are here and nowhere else in the guest, but for the environments of what was started with them.
     `loop` is the agent's, `null` an open /dev/null.
     """
 
     def __init__(self, loop: Loop, reaper: Reaper, accounts: Accounts, tree: CgroupTree | None) -> None:
         self.marks: dict[bytes, bytes] = {}
+        self.secrets: dict[bytes, bytes] = {}
         self.loop = loop
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._reaper, self._accounts, self._tree = reaper, accounts, tree
@@ -62,8 +64,14 @@ class Execs:
         """Return what to start. Raises Refusal if there is no such user or folder, or nothing can be started now."""
         self.check_running()
         account = self._accounts.find(wish.user)
-        env = spawn.base_environment(account) | self.marks | dict(wish.env)
+        env = spawn.base_environment(account) | self.marks | self.secrets | dict(wish.env)
         return spawn.Order(wish.argv, env, spawn.working_folder(wish.cwd, account), account)
+
+    def mark(self, marks: Mapping[bytes, bytes], secrets: Mapping[bytes, bytes] | None) -> None:
+        """Add variables for later commands, and put `secrets` in place of those there were, unless that is None."""
+        self.marks.update(marks)
+        if secrets is not None:
+            self.secrets = dict(secrets)
 
     def freezing(self) -> bool:
         """Tell whether everything of the user's is stopped or about to: then nothing can be started.
@@ -80,7 +88,8 @@ class Execs:
     def order_of_root(self, argv: list[bytes], env: Mapping[bytes, bytes]) -> spawn.Order:
         """Return how root runs a program in the root folder, with `env` beside what every command gets."""
         root = self._accounts.find(None)
-        return spawn.Order(argv, spawn.base_environment(root) | self.marks | dict(env), b"/", root)
+        given = spawn.base_environment(root) | self.marks | self.secrets | dict(env)
+        return spawn.Order(argv, given, b"/", root)
 
     def start(self, order: spawn.Order, streams: spawn.Streams) -> tuple[int, Cgroup | Session]:
         """Start a process and return its id and what it can be killed by."""

@@ -139,8 +139,8 @@ class FolderMachine:
 class Users(Protocol):
     """What an adoption means to everything of the user's."""
 
-    def mark(self, marks: dict[bytes, bytes]) -> None:
-        """Give these variables to every later command."""
+    def mark(self, marks: dict[bytes, bytes], secrets: dict[bytes, bytes] | None) -> None:
+        """Give these variables to every later command, and these secrets in place of those it had (None: the same)."""
 
     def count_hooks(self, event: str) -> int:
         """Return how many hooks there are for an event. Raises Refusal if there is no such event."""
@@ -156,21 +156,23 @@ class Adoption:
         self._machine, self._users = machine, users
 
     def adopt(self, stream: Stream, request: Request) -> None:
-        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation, env?, thaw?, event?}: RESULT {sandbox_id,
-        hostname, generation, wall_ns, hooks}.
+        """`adopt` {sandbox_id, hostname, wall_ns, entropy, generation, env?, secrets?, thaw?, event?}: RESULT
+        {sandbox_id, hostname, generation, wall_ns, hooks}.
 
-        `env` is added to what commands start from. With `thaw` (it is, unless it is said to be false) the user's
-        processes go on, else they stay as they are. `hooks` is how many there are for `event`. If anything fails:
-        ERROR, and nothing goes on.
+        `env` is added to what commands start from; so are `secrets`, in place of all that an earlier adoption gave
+        (absent or null: they stay as they are). With `thaw` (it is, unless it is said to be false) the user's processes
+        go on, else they stay as they are. `hooks` is how many there are for `event`. If anything fails: ERROR, and
+        nothing goes on.
         """
         order, env = read_order(request), request.environment("env")
+        secrets = request.optional_environment("secrets")
         thaw, event = request.flag("thaw", default=True), request.optional_text("event")
         hooks = 0 if event is None else self._users.count_hooks(event)
         try:
             self._become(order)
         except OSError as error:
             raise Refusal("failed", f"the guest could not take its identity: {error}") from error
-        self._users.mark(env | {b"TORPOR_SANDBOX_ID": order.sandbox_id.encode()})
+        self._users.mark(env | {b"TORPOR_SANDBOX_ID": order.sandbox_id.encode()}, secrets)
         stream.result(
             {
                 "sandbox_id": order.sandbox_id,

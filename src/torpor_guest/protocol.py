@@ -1,4 +1,4 @@
-"""The protocol between the host and the guest's agent, version 3. Pure: bytes in, bytes out, no I/O.
+"""The protocol between the host and the guest's agent, version 4. Pure: bytes in, bytes out, no I/O.
 
 The line is a byte stream in each direction that may have lost bytes, or hold stale ones, whenever the host connects
 anew.
@@ -31,8 +31,9 @@ Types, H from the host, G from the guest. A stream is one call; its id is odd, c
     RESULT  G   a JSON object, in parts like OPEN; the call is over
     ERROR   G   a JSON object {code, message, hint}; the call is over. On stream 0: the host broke the protocol,
                 nothing more comes
-    CANCEL  H   the host gives up: the guest kills the command (a job is left alone) or aborts the transfer, and still
-                answers RESULT or ERROR
+    CANCEL  H   the host gives up: the guest kills the command (a job is left alone), aborts the transfer or closes the
+                connection, and still answers RESULT or ERROR
+    READY   G   of a `dial` only, once, before any DATA: it is connected
 
 Flow control. Each sub-channel of each stream starts with WINDOW bytes of credit; DATA uses it up, and the receiver
 gives it back as the bytes are really consumed. Frames for a stream that is over are ignored by the guest, which
@@ -54,7 +55,7 @@ from binascii import crc32
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 OPEN: Final = 1
 DATA: Final = 2
@@ -63,6 +64,7 @@ CREDIT: Final = 4
 RESULT: Final = 5
 ERROR: Final = 6
 CANCEL: Final = 7
+READY: Final = 8
 
 INPUT: Final = 0
 OUTPUT: Final = 1
@@ -296,7 +298,7 @@ class Parser:
             if end - at < HEADER_SIZE:
                 return at
             stream, kind, sub, length, check = _HEADER.unpack_from(buffer, at)
-            if not OPEN <= kind <= CANCEL or length > MAX_PAYLOAD or crc32(view[at : at + 10]) & 0xFFFF != check:
+            if not OPEN <= kind <= READY or length > MAX_PAYLOAD or crc32(view[at : at + 10]) & 0xFFFF != check:
                 self.lost = True
                 continue
             after = at + OVERHEAD + length

@@ -1,6 +1,6 @@
 """Errors as they are told to the host: a code of the protocol and one plain sentence.
 
-Codes: invalid_request, not_found, forbidden, conflict, out_of_space, busy, unsupported, failed, cancelled.
+Codes: invalid_request, not_found, forbidden, conflict, out_of_space, busy, unsupported, port_closed, failed, cancelled.
 """
 
 from __future__ import annotations

@@ -71,9 +71,13 @@ class Request:
 
     def environment(self, name: str) -> dict[bytes, bytes]:
         """Return a mapping of variable names to values, empty where it is absent."""
+        return self.optional_environment(name) or {}
+
+    def optional_environment(self, name: str) -> dict[bytes, bytes] | None:
+        """Return a mapping of variable names to values, or None where it is absent or null."""
         value = self._fields.get(name)
         if value is None:
-            return {}
+            return None
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object of texts")
         pairs = {_plain(key, name): _plain(text, name) for key, text in value.items()}

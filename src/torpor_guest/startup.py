@@ -15,6 +15,7 @@ import socket
 import struct
 from contextlib import suppress
 
+from torpor_guest.ethernet import read_ethernet, set_up
 from torpor_guest.identity import IDENTITY_FOLDER
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 2, 4, 8, 1 << 21
@@ -35,6 +36,7 @@ def start_system() -> None:
     _bind_identity()
     _link_devices()
     _loopback_up()
+    _network()
     _limits()
     # Unlike other processes the first one is not ended by signals it does not handle; only Python's own handler must
     # go. Nor does the kernel ever kill it for lack of memory, so it needs no protection from that, which its children
@@ -94,6 +96,22 @@ def _bind_identity() -> None:
         with suppress(OSError):
             os.close(os.open(target, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
             _bind(source, target)
+
+
+def _network() -> None:
+    """Set up the network card, if there is one, and name the gateway as the name server."""
+    with open("/proc/cmdline", encoding="utf-8", errors="replace") as file:
+        ethernet = read_ethernet(file.read())
+    if ethernet is None or not set_up(ethernet):
+        return
+    source, target = f"{IDENTITY_FOLDER}/resolv.conf", "/etc/resolv.conf"
+    with open(source, "wb") as file_of_names:
+        file_of_names.write(ethernet.resolv_conf())
+    with suppress(OSError):  # an image may take no such file
+        if os.path.islink(target):  # to what a resolver of the image would write, which nobody starts
+            os.unlink(target)
+        os.close(os.open(target, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        _bind(source, target)
 
 
 def _bind(source: str, target: str) -> None:

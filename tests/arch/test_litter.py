@@ -43,6 +43,17 @@ def test_a_temporary_file_is_found(folder: Path) -> None:
     assert litter.litter_of("another-run", folder, litter.shared_names()) == [f"file {folder}/tmp/left"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+def test_a_network_namespace_of_the_run_is_found_and_no_other(folder: Path) -> None:
+    name, before = f"{litter.namespace_mark('a-run-of-this-test')}left", litter.shared_names()
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        assert litter.litter_of("a-run-of-this-test", folder, before)[-1] == f"network namespace {name}"
+        assert litter.litter_of("another-run", folder, before) == []
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
 def test_a_name_that_was_not_there_before_is_found(folder: Path) -> None:
     before = litter.shared_names()
     (place := Path("/dev/shm") / f"torpor-litter-{os.getpid()}").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,29 @@ async def test_a_command_that_was_running_goes_on_after_the_wake_and_tells_its_e
         rest = [frame async for frame in frames]
     assert rest[0].payload == b"after\n"
     assert (rest[-1].kind, b'"exit_code":7' in rest[-1].payload) == (Kind.EXIT, True)
+
+
+async def found(guest: Guest, **order: Any) -> tuple[str, str]:
+    """Return what a command finds in the variables TOKEN and OTHER, "" where there is none."""
+    token, other = [await run(guest, "printenv", name, **order) for name in ("TOKEN", "OTHER")]
+    return token.stdout.decode().strip(), other.stdout.decode().strip()
+
+
+async def test_secrets_are_in_the_environment_until_others_take_the_place_of_all_of_them(subject: Subject) -> None:
+    guest, who = subject.guest, Identity(new_sandbox_id())
+    assert await found(guest) == ("", "")
+    await guest.adopt(who, env={"TOKEN": "plain"}, secrets={"TOKEN": "t", "OTHER": "o"})
+    assert await found(guest) == ("t", "o")
+    assert await found(guest, env={"TOKEN": "of this command"}) == ("of this command", "o")
+    await guest.adopt(who)
+    assert await found(guest) == ("t", "o"), "an adoption that says nothing of them keeps them"
+    await subject.leave()
+    await subject.wake()
+    assert await found(guest) == ("t", "o"), "they are in the memory that was frozen"
+    await guest.adopt(Identity(new_sandbox_id()), secrets={"OTHER": "new"})
+    assert await found(guest) == ("plain", "new")
+    await guest.adopt(Identity(new_sandbox_id()), secrets={})
+    assert await found(guest) == ("plain", "")
 
 
 @pytest.mark.parametrize("cut", [0, 1, 13, 20_001])

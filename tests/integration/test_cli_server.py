@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from torpor import Client, Sandbox
@@ -98,7 +100,23 @@ def test_a_port_that_is_taken_is_said_before_anything_else_starts(home: Path) ->
 def test_an_address_that_others_reach_is_refused(home: Path) -> None:
     refused = torpor(home, "serve", "--host", "0.0.0.0", "--port", "0")
     assert (refused.returncode, refused.stderr.count("\n"), home.exists()) == (1, 1, False)
-    assert "--insecure-allow-remote" in refused.stderr
+    assert "--insecure-http" in refused.stderr
+
+
+def test_nobody_is_believed_who_says_to_come_from_elsewhere_or_to_mean_another_server(home: Path) -> None:
+    with serving(home):
+        url, key = json.loads((home / "server.json").read_text())["url"], (home / "key").read_text().strip()
+        with httpx2.Client(base_url=url, trust_env=False) as http:
+            told = {"x-forwarded-for": "203.0.113.7", "forwarded": "for=203.0.113.7"}
+            assert http.get("/version", headers=told).status_code == 200  # it comes from here all the same
+            http.delete("/v1/templates/none", headers={"authorization": f"Bearer {key}", **told})
+            (entry,) = http.get("/v1/audit", headers={"authorization": f"Bearer {key}"}).json()["items"]
+            assert entry["client"] == "127.0.0.1"
+            rebound = http.get("/v1/me", headers={"authorization": f"Bearer {key}", "host": "evil.example"})
+            assert (rebound.status_code, rebound.json()["code"]) == (421, "misdirected")
+        with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0)) as old:
+            old.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert b" 400 " in old.makefile("rb").readline()
 
 
 def test_up_starts_once_and_down_stops(home: Path) -> None:

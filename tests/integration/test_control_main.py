@@ -25,7 +25,7 @@ async def serving(home: Path, host: FakeHost, watch_every_s: float = 1000) -> As
         key = load_or_make_key(home)
         async with httpx2.AsyncClient(
             transport=MemoryTransport(app),
-            base_url="http://torpor",
+            base_url="http://localhost",
             headers={"authorization": f"Bearer {key}"},
             timeout=None,
         ) as client:

@@ -9,9 +9,15 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from control_rig import KEY
+from torpor.control.access import AccessConfig
 from torpor.control.api.app import create_app
 from torpor.control.hosts import HostClient
 from torpor.control.service.plane import DEFAULT_WORKSPACE, plane_of
@@ -29,7 +35,9 @@ SNAPSHOT = SnapshotId("snp-1111111111111111")
 HOST = FakeHost()
 STORE = MemoryStore()
 CLOCK = SystemClock()
-APP = create_app(plane_of(STORE, HostClient(HOST.transport()), CLOCK), KEY)
+# Schemathesis calls the server so, and asks more often than anybody should.
+ACCESS = AccessConfig(rate_per_second=0, failures_per_minute=0, hosts=frozenset({"testserver"}))
+APP = create_app(plane_of(STORE, HostClient(HOST.transport()), CLOCK), KEY, ACCESS)
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 EXAMPLES = settings(
     max_examples=6,
@@ -39,7 +47,13 @@ EXAMPLES = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    ignored_auth,
+]
 # Commands that are strings run in the fake's shell, which has a command that never ends.
 BOUND_S = 1
 
@@ -60,7 +74,7 @@ def one_runs() -> None:
     HOST.begin(ID)
     HOST.snapshots.pop(SNAPSHOT, None)
     frozen = HOST.freeze(ID, Freeze(id=SNAPSHOT, kind="checkpoint"))
-    asyncio.run(STORE.add_snapshot(record_of(frozen, DEFAULT_WORKSPACE)))
+    asyncio.run(STORE.add_snapshot(record_of(frozen, sandbox)))
 
 
 @SCHEMA.parametrize()
@@ -75,5 +89,5 @@ def test_every_answer_is_one_that_is_described(case: schemathesis.Case[Any], kno
         body["timeout_seconds"] = BOUND_S
     if case.path.endswith("/events") and case.query:
         case.query.pop("follow", None)  # it would not end
-    headers = {"authorization": f"Bearer {KEY}"} if case.path.startswith("/v1/") else {}
+    headers = {"Authorization": f"Bearer {KEY}"} if case.path.startswith("/v1/") else {}
     case.call_and_validate(headers=headers, checks=CHECKS)

@@ -29,7 +29,7 @@ async def serving(home: Path, host: FakeHost, stop_within_s: float = 60) -> Asyn
         key = load_or_make_key(home)
         async with httpx2.AsyncClient(
             transport=MemoryTransport(app),
-            base_url="http://torpor",
+            base_url="http://localhost",
             headers={"authorization": f"Bearer {key}"},
             timeout=None,
         ) as client:

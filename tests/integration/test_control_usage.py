@@ -319,7 +319,7 @@ async def test_a_server_counts_from_its_start_to_its_end_and_by_its_prices(tmp_p
     async with control_plane(config, fake.transport()) as app:
         headers = {"authorization": f"Bearer {load_or_make_key(tmp_path)}"}
         async with httpx2.AsyncClient(
-            transport=MemoryTransport(app), base_url="http://torpor", headers=headers, timeout=None
+            transport=MemoryTransport(app), base_url="http://localhost", headers=headers, timeout=None
         ) as client:
             made = (await client.post("/v1/sandboxes", json={})).json()["id"]
             fake.use(made, host.Usage(cpu_seconds=6))

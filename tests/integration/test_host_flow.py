@@ -33,6 +33,7 @@ from torpor.host.main import host_agent
 from torpor.host.recover import recover
 from torpor.kit.files import DRAFT_PREFIX
 from torpor.model.ids import TemplateName, new_sandbox_id
+from torpor.network.config import NetworkConfig
 from torpor.storage.frozen import DISK, STATE
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
@@ -268,7 +269,7 @@ async def test_recovery_removes_drafts_but_not_those_of_a_bake_under_way(tmp_pat
 
 
 async def test_a_data_directory_has_one_server(tmp_path: Path) -> None:
-    config = HostConfig(tmp_path / "home")
+    config = HostConfig(tmp_path / "home", network=NetworkConfig(use="off"))
     async with host_agent(config):
         with pytest.raises(Busy, match="in use by process"):
             async with host_agent(config):

@@ -34,7 +34,7 @@ async def test_a_hibernated_sandbox_has_no_machine_and_wakes_as_it_was(rig: Host
     taken = await hibernate(rig.host, one, order(Kind.HIBERNATION))
     assert rig.driver.running == []
     names = sorted(entry.name for entry in (rig.layout.sandboxes / one).iterdir())
-    assert names == ["asleep", "base", "console.log", "usage.json"]
+    assert names == ["asleep", "base", "console.log", "egress.json", "usage.json"]
     incarnation = await wake(rig.host, one)
     assert incarnation.base.snapshot is not None
     assert incarnation.base.snapshot.id == taken.id

@@ -11,11 +11,13 @@ from typing import Any
 
 import httpx2
 
+from torpor.control.access import AccessConfig
 from torpor.control.api.app import create_app
 from torpor.control.hosts import HostClient
-from torpor.control.service.plane import DEFAULT_WORKSPACE, Plane, plane_of
+from torpor.control.service.plane import DEFAULT_WORKSPACE, Plane, Rules, plane_of
 from torpor.control.service.sandboxes import Owned
 from torpor.control.store.contract import EventListing, Store
+from torpor.model.capacity import Quota
 from torpor.model.ids import SandboxId
 from torpor.testing.clock import JumpClock
 from torpor.testing.host import FakeHost
@@ -26,6 +28,7 @@ KEY = "tpr_" + "k" * 43
 NOTE = "/work/note"
 # How long something that is sure to happen may take, on a machine that is busy with other things.
 PATIENCE_S = 30
+NO_QUOTA = Quota()
 NOBODY = "sbx-0000000000000000"
 
 
@@ -106,16 +109,18 @@ async def control_rig(
     clock: JumpClock | None = None,
     *,
     tells_commands: bool = True,
+    quota: Quota = NO_QUOTA,
+    access: AccessConfig | None = None,
 ) -> AsyncIterator[Rig]:
     """Yield a rig without tasks in the background; store, host and clock outlive it."""
     clock = clock or JumpClock()
     host = host or FakeHost(clock)
     kept = store or MemoryStore()
     client = HostClient(host.transport())
-    plane = plane_of(kept, client, clock, tells_commands=tells_commands)
-    transport = MemoryTransport(create_app(plane, KEY))
+    plane = plane_of(kept, client, clock, Rules(tells_commands=tells_commands, quota=quota))
+    transport = MemoryTransport(create_app(plane, KEY, access))
     async with httpx2.AsyncClient(
-        transport=transport, base_url="http://torpor", headers={"authorization": f"Bearer {KEY}"}, timeout=None
+        transport=transport, base_url="http://localhost", headers={"authorization": f"Bearer {KEY}"}, timeout=None
     ) as http:
         yield Rig(host, clock, kept, plane, http)
     await plane.chores.aclose()

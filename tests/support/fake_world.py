@@ -98,7 +98,7 @@ class Incarnation:
             headers = {"authorization": f"Bearer {KEY}", "prefer": "wait=300"}
             transport = MemoryTransport(create_app(self.plane, KEY))
             self.http = await undo.enter_async_context(
-                httpx2.AsyncClient(transport=transport, base_url="http://torpor/v1", headers=headers, timeout=None)
+                httpx2.AsyncClient(transport=transport, base_url="http://localhost/v1", headers=headers, timeout=None)
             )
             undo.push_async_callback(self._let_go)
             self._ready.set_result(None)

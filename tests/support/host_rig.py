@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx2
 
 from torpor.guest.client import connect
+from torpor.host.admission import Admission
 from torpor.host.api import host_app
 from torpor.host.flow.ask import guest_of
 from torpor.host.flow.boot import boot_and_freeze
@@ -22,8 +23,11 @@ from torpor.host.live import Live
 from torpor.host.prepared import Preparer
 from torpor.host.recover import recover
 from torpor.host.spares import Spares
+from torpor.model.capacity import Limits
 from torpor.model.ids import SandboxId, TemplateName
 from torpor.model.template import Template
+from torpor.network.addresses import GUEST_MAC
+from torpor.network.fake import FakeNetwork
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
@@ -47,6 +51,8 @@ class HostRig:
     keep_s: float = 0
     survivors: list[Left] = field(default_factory=list)
     connect_s: float = 0.5
+    limits: Limits = field(default_factory=Limits)
+    network: FakeNetwork = field(default_factory=FakeNetwork)
     driver: FakeDriver = field(init=False)
     host: Host = field(init=False)
     images: Images = field(init=False)
@@ -62,21 +68,26 @@ class HostRig:
 
         self.images = Images(self.layout)
         connect_guest = partial(connect, timeout_s=self.connect_s)
-        self.preparer = Preparer(self.layout, self.images, choose, connect_guest)
+        self.preparer = Preparer(self.layout, self.images, choose, connect_guest, self.network)
+        live = Live()
+        admission = Admission(live, self.limits)
         self.host = Host(
             layout=self.layout,
             templates=Templates(self.layout),
             snapshots=Snapshots(self.layout),
             preparer=self.preparer,
-            spares=Spares(self.preparer, keep_s=self.keep_s),
+            spares=Spares(self.preparer, admission, keep_s=self.keep_s),
             connect_guest=connect_guest,
-            live=Live(),
+            live=live,
+            admission=admission,
         )
 
     async def recover(self) -> Live:
         """Take over what is there, as a host agent does at its start."""
-        live = await recover(self.layout, self.host.snapshots, self.driver)
-        self.host = dataclasses.replace(self.host, live=live)
+        live = await recover(self.layout, self.host.snapshots, self.driver, self.network)
+        admission = Admission(live, self.limits)
+        spares = Spares(self.preparer, admission, keep_s=self.keep_s)
+        self.host = dataclasses.replace(self.host, live=live, admission=admission, spares=spares)
         return live
 
     async def killed(self, *, machines_die: bool = False) -> HostRig:
@@ -86,7 +97,14 @@ class HostRig:
             machine.die("it was killed")
         for incarnation in self.host.live.all():
             await incarnation.guest.aclose()
-        again = HostRig(self.layout, keep_s=self.keep_s, survivors=left, connect_s=self.connect_s)
+        again = HostRig(
+            self.layout,
+            keep_s=self.keep_s,
+            survivors=left,
+            connect_s=self.connect_s,
+            limits=self.limits,
+            network=self.network,
+        )
         await again.recover()
         return again
 
@@ -97,7 +115,8 @@ class HostRig:
         """
         subprocess.run(["cp", "-a", "--sparse=always", str(self.layout.home), str(home)], check=True)
         layout = Layout(home)
-        return HostRig(layout, survivors=[each.moved(layout.sandboxes) for each in self.driver.leave_all()])
+        survivors = [each.moved(layout.sandboxes) for each in self.driver.leave_all()]
+        return HostRig(layout, survivors=survivors, network=FakeNetwork(slots=dict(self.network.slots)))
 
     def state_of(self, sandbox: SandboxId) -> str:
         """Return "running", "paused", "asleep", "lost" with a reason, or "gone". It is not out of reach."""
@@ -126,6 +145,7 @@ class HostRig:
             command_line="quiet",
             images=images,
             fingerprint=self.driver.fingerprint,
+            mac=GUEST_MAC,
         )
 
     async def bake(self, digest: str = "digest") -> Template:
@@ -136,11 +156,12 @@ class HostRig:
 
     @property
     def left(self) -> list[str]:
-        """What there is of sandboxes on this host: machines, folders, snapshots, drafts, sleepers, incarnations."""
+        """What there is of sandboxes here: machines, slots, folders, snapshots, drafts, sleepers, incarnations."""
         machines = [f"machine {machine.place.name}" for machine in self.driver.running]
         folders = [f"folder {entry.name}" for entry in self.layout.sandboxes.iterdir()]
         snapshots = [f"snapshot {entry.name}" for entry in self.layout.snapshots.iterdir()]
         asleep = [f"sleeper {each.id}" for each in self.host.live.sleepers()]
+        machines += [f"slot {name}" for name in self.network.slots]
         return machines + folders + snapshots + asleep + [f"incarnation {each.id}" for each in self.host.live.all()]
 
     @asynccontextmanager

@@ -7,7 +7,9 @@ from pathlib import Path
 # In the environment of a run, and so in that of every process started from it, whoever its parent is by now.
 RUN_VARIABLE = "TORPOR_TEST_RUN"
 # Folders where programs of this project could leave named things, with what their names begin with.
-SHARED_PLACES = {Path("/run/netns"): "", Path("/run"): "torpor", Path("/tmp"): "torpor", Path("/dev/shm"): "torpor"}
+SHARED_PLACES = {Path("/run"): "torpor", Path("/tmp"): "torpor", Path("/dev/shm"): "torpor"}
+NAMESPACES = Path("/run/netns")
+_MARK_DIGITS = 8
 
 
 def processes_of(run: str) -> dict[int, str]:
@@ -42,11 +44,27 @@ def shared_names() -> set[str]:
     }
 
 
+def namespace_mark(run: str) -> str:
+    """Return how the names of the network namespaces of a run begin."""
+    return f"trial-{run[:_MARK_DIGITS]}-"
+
+
+def namespaces_of(run: str) -> list[Path]:
+    """Return the network namespaces that a run has made by name.
+
+    Slots of its servers are links of these, and are looked for where the servers end (see `outside_world`).
+    """
+    return sorted(NAMESPACES.glob(f"{namespace_mark(run)}*")) if NAMESPACES.is_dir() else []
+
+
 def litter_of(run: str, folder: Path, shared_before: set[str]) -> list[str]:
-    """Return a line for each thing a run has left: a process, a mount or temporary file of its folder, a name."""
+    """Return a line for each thing a run has left: a process, a mount or temporary file of its folder, a name,
+    a network namespace.
+    """
     return [
         *(f"process {pid}: {command}" for pid, command in processes_of(run).items()),
         *(f"mount {place}" for place in mounts_below(folder)),
         *(f"file {path}" for path in (folder / "tmp").iterdir()),
         *(f"name {name}" for name in sorted(shared_names() - shared_before)),
+        *(f"network namespace {path.name}" for path in namespaces_of(run)),
     ]

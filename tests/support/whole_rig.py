@@ -45,7 +45,7 @@ class WholeRig:
         self.http = await self._open.enter_async_context(
             httpx2.AsyncClient(
                 transport=transport,
-                base_url="http://torpor/v1",
+                base_url="http://localhost/v1",
                 headers={"authorization": f"Bearer {KEY}"},
                 timeout=None,
             )

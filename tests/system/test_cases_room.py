@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from disk_check import faults_of_disk
 from running_server import RunningServer, home_sharing_templates, serving
-from torpor import Sandbox
-from torpor.errors import OutOfSpace
+from torpor import Client, Retry, Sandbox
+from torpor.errors import OutOfSpace, Unavailable
 from torpor.kit.mounts import mount_at
-
-MIB = 1024 * 1024
+from torpor.storage.room import GIB, MIB, free_and_total
+from torpor.storage.volume import VolumeConfig
 
 
 @pytest.fixture
@@ -27,6 +30,25 @@ def small(template_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield running
 
 
+@pytest.fixture
+def confined(template_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    """A server whose data directory is a volume of two GiB on a disk of three."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a disk of a chosen size")
+    monkeypatch.setenv("TORPOR_VOLUME_GIB", "2")
+    image, disk = tmp_path / "disk.ext4", tmp_path / "disk"
+    with image.open("xb") as file:
+        file.truncate(3 * GIB)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    disk.mkdir()
+    subprocess.run(["mount", "-o", "loop", str(image), str(disk)], check=True)
+    try:
+        with serving(home_sharing_templates(template_home, disk / "home", VolumeConfig(limit_gib=2))) as running:
+            yield running
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def fill(volume: Path, left: int) -> Path:
     """Leave so many bytes of a volume free."""
     filler = volume / "filler"
@@ -37,7 +59,7 @@ def fill(volume: Path, left: int) -> Path:
 
 
 def test_a_full_disk_refuses_what_is_new_stops_who_writes_and_all_goes_on_when_there_is_room(
-    small: RunningServer,
+    small: RunningServer, tmp_path: Path
 ) -> None:
     with small.client() as client, Sandbox.create(client=client, ttl_seconds=600) as sandbox:
         filler = fill(small.data, 8 * MIB)
@@ -54,5 +76,44 @@ def test_a_full_disk_refuses_what_is_new_stops_who_writes_and_all_goes_on_when_t
         filler.unlink()
         writing.join(60)
         assert codes == [0]
-        sandbox.hibernate()
+        slept = sandbox.hibernate().last_snapshot_id
+        assert slept is not None
+        assert faults_of_disk(small.data / "snapshots" / slept, small.home, tmp_path) == ""
         assert "OK" in sandbox.exec("sha256sum /root/large > /root/sum && sha256sum -c /root/sum", check=True).stdout
+
+
+def wait_stopped(client: Client, expected: list[str]) -> None:
+    """Return when just these sandboxes stand still for want of room."""
+    until = time.monotonic() + 60
+    while client.capacity().stopped != expected:
+        assert time.monotonic() < until, client.capacity()
+
+
+def test_below_a_volume_the_disk_gets_nearly_full_and_guests_stand_still_before_anything_is_lost(
+    confined: RunningServer, tmp_path: Path
+) -> None:
+    with confined.client(retry=Retry(attempts=1)) as client, Sandbox.create(client=client, ttl_seconds=600) as sandbox:
+        written: list[str] = []
+        write = (
+            "for i in $(seq 60); do dd if=/dev/urandom of=/root/$i bs=1M count=4 && sync; done 2>/dev/null; echo done"
+        )
+        writing = threading.Thread(target=lambda: written.append(sandbox.exec(write, timeout_seconds=300).stdout))
+        writing.start()
+        filler = fill(confined.home, 200 * MIB)
+        wait_stopped(client, [sandbox.id])
+        with pytest.raises(Unavailable, match="nearly full"):
+            sandbox.exec("true")
+        with pytest.raises(OutOfSpace, match="MiB stay free"):
+            Sandbox.create(client=client)
+        sandbox.set_ttl(700)  # which is written down
+        assert free_and_total(confined.home)[0] > 0
+        assert writing.is_alive()
+        filler.unlink()
+        wait_stopped(client, [])
+        writing.join(120)
+        assert written == ["done\n"]
+        sandbox.exec("sync && sha256sum /root/[0-9]* > /root/sums", check=True)
+        slept = sandbox.hibernate().last_snapshot_id
+        assert slept is not None
+        assert faults_of_disk(confined.data / "snapshots" / slept, confined.home, tmp_path) == ""
+        assert sandbox.exec("sha256sum --quiet -c /root/sums", check=True).stdout == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torpor.cli.app import run
 from torpor.cli.cp import _place, _sides
 from torpor.cli.exec import command_apart
 from torpor.cli.options import named_values, seconds
-from torpor.cli.serve import bound, listening_address
+from torpor.cli.serve import Listening, bound, listening_on
 from torpor.errors import Forbidden, InvalidRequest, NotFound
 
 Captured = pytest.CaptureFixture[str]
@@ -144,10 +145,14 @@ PANELS = (
     ["create", "list", "show", "exec", "shell", "ps", "attach", "kill", "cp", "rm"],
     ["hibernate", "wake", "pause", "resume", "ttl", "idle"],
     ["snapshots", "rollback", "restore", "fork", "tree", "snapshot"],
-    ["top", "usage", "logs"],
+    ["top", "usage", "logs", "audit", "token"],
     ["up", "down", "serve", "doctor", "version", "template"],
 )
-GROUPS = {"template": ("build", "list", "rm"), "snapshot": ("take", "show", "verify", "rm")}
+GROUPS = {
+    "template": ("build", "list", "rm"),
+    "snapshot": ("take", "show", "verify", "rm"),
+    "token": ("create", "list", "revoke"),
+}
 
 
 def test_every_command_teaches_with_an_example(capsys: Captured) -> None:
@@ -161,28 +166,46 @@ def test_every_command_teaches_with_an_example(capsys: Captured) -> None:
         assert "Example" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_addresses_that_others_reach_are_refused_with_the_reason(host: str) -> None:
-    with pytest.raises(Forbidden, match="does not encrypt") as caught:
-        listening_address(host or "0.0.0.0", 0, remote_allowed=False)
-    assert "--insecure-allow-remote" in str(caught.value.hint)
+    with pytest.raises(Forbidden, match="not encrypted") as caught:
+        listening_on(host, 0, insecure_http=False)
+    for way_out in ("--tls-cert", "--insecure-http", "127.0.0.1"):
+        assert way_out in str(caught.value.hint)
 
 
-def test_addresses_that_others_reach_are_taken_on_demand() -> None:
-    assert listening_address("0.0.0.0", 7070, remote_allowed=True)[1] == ("0.0.0.0", 7070)
-    assert listening_address("localhost", 7070, remote_allowed=False)[1][0] in ("127.0.0.1", "::1")
+def test_addresses_that_others_reach_are_taken_on_demand_or_encrypted() -> None:
+    open_to_all = listening_on("0.0.0.0", 7070, insecure_http=True)
+    assert (open_to_all.address, open_to_all.is_private) == (("0.0.0.0", 7070), False)
+    encrypted = listening_on("0.0.0.0", 7070, (Path("/c"), Path("/k")), insecure_http=False)
+    assert encrypted.is_private
+    assert listening_on("localhost", 7070, insecure_http=False).address[0] in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize(
+    "listening",
+    [
+        Listening("127.0.0.1", socket.AF_INET, ("127.0.0.1", 1)),
+        Listening("0.0.0.0", socket.AF_INET, ("0.0.0.0", 2)),
+        Listening("::", socket.AF_INET6, ("::", 3), Path("/c"), Path("/k")),
+    ],
+)
+def test_how_a_server_listens_can_be_said_again(listening: Listening) -> None:
+    words = dict(zip(*[iter([word for word in listening.arguments() if word != "--insecure-http"])] * 2, strict=True))
+    tls = (Path(words["--tls-cert"]), Path(words["--tls-key"])) if "--tls-cert" in words else None
+    is_insecure = "--insecure-http" in listening.arguments()
+    assert listening_on(words["--host"], int(words["--port"]), tls, insecure_http=is_insecure) == listening
 
 
 def test_a_name_without_an_address_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="not an address"):
-        listening_address("no such host", 1, remote_allowed=True)
+        listening_on("no such host", 1, insecure_http=True)
 
 
 def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
-    address = listening_address("127.0.0.1", 0, remote_allowed=False)
-    with bound(address) as first:
+    with bound(listening_on("127.0.0.1", 0, insecure_http=False)) as first:
         first.listen()
-        taken = (address[0], first.getsockname())
+        taken = listening_on("127.0.0.1", first.getsockname()[1], insecure_http=False)
         with pytest.raises(InvalidRequest, match=r"port \d+ on 127\.0\.0\.1 cannot be used: address already in use"):
             bound(taken)
 

@@ -48,7 +48,9 @@ async def _chunks() -> AsyncIterator[bytes]:
 
 
 QUESTIONS: dict[str, Callable[[HostClient], Awaitable[object]]] = {
+    "capabilities": lambda client: client.capabilities(),
     "list": lambda client: client.incarnations(),
+    "network": lambda client: client.network(ID),
     "stat": lambda client: client.stat(ID, "/tmp"),
     "dir": lambda client: client.dir(ID, "/"),
     "templates": lambda client: client.templates(),
@@ -60,7 +62,8 @@ ORDERS: dict[str, Callable[[HostClient], Awaitable[object]]] = {
     "pause": lambda client: client.pause(ID),
     "resume": lambda client: client.resume(ID),
     "hibernate": lambda client: client.hibernate(ID, host.Freeze(id=NEW, kind="hibernation")),
-    "wake": lambda client: client.wake(ID),
+    "wake": lambda client: client.wake(ID, host.Wake()),
+    "set_network": lambda client: client.set_network(ID, host.Network(mode="none")),
     "snapshot": lambda client: client.snapshot(ID, host.Freeze(id=NEW, kind="checkpoint", name="a")),
     "rollback": lambda client: client.rollback(ID, host.Rollback(snapshot=OLD)),
     "remove_snapshot": lambda client: client.remove_snapshot(OLD),

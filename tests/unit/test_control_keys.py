@@ -1,13 +1,14 @@
-"""The server's key file."""
+"""The server's key file, and its secrets."""
 
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from torpor.control.keys import load_or_make_key
+from torpor.control.keys import load_or_make_key, load_or_make_secret
 from torpor.errors import Failed, Forbidden
 from torpor.wire.home import KEY_FILE
 
@@ -41,3 +42,26 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> 
     (tmp_path / KEY_FILE).chmod(0o600)
     with pytest.raises(Failed, match="holds no key"):
         load_or_make_key(tmp_path)
+
+
+def test_a_secret_is_made_once_under_its_name_and_for_its_owner_only(tmp_path: Path) -> None:
+    secret = load_or_make_secret(tmp_path, "links")
+    assert len(secret) == 32
+    assert (tmp_path / "links").stat().st_mode & 0o777 == 0o600
+    assert load_or_make_secret(tmp_path, "links") == secret
+    assert load_or_make_secret(tmp_path, "other") != secret
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["links", "other"]
+
+
+@pytest.mark.parametrize("content", ["", "00" * 31, "zz" * 32, "00" * 33])
+def test_a_file_that_holds_no_secret_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "links").write_text(content)
+    (tmp_path / "links").chmod(0o600)
+    with pytest.raises(Failed, match="holds no secret"):
+        load_or_make_secret(tmp_path, "links")
+
+
+def test_of_two_that_make_a_key_at_once_both_get_the_same(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: load_or_make_key(tmp_path), range(8)))) == 1
+    assert [file.name for file in tmp_path.iterdir()] == [KEY_FILE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -17,7 +18,7 @@ from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 from torpor.testing.clock import JumpClock
 from torpor.testing.host import FakeHost
-from torpor.wire.host import Incarnation
+from torpor.wire.host import Incarnation, Network
 
 ID = SandboxId("sbx-1111111111111111")
 
@@ -120,6 +121,16 @@ async def test_each_verdict_is_carried_out_once_and_then_there_is_no_difference(
     if verdict in (Verdict.CLOSE, Verdict.STRAY):
         assert ID not in rig.host.machines
     assert await reconcile(rig.plane) == 0
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.PAUSED, State.HIBERNATED])
+@pytest.mark.parametrize(("policy", "verdict"), [(None, N), ("none", N), ("internet", Verdict.TELL)])
+def test_a_host_that_has_another_policy_than_the_record_is_told(
+    state: State, policy: Literal["none", "internet"] | None, verdict: Verdict
+) -> None:
+    found = {State.RUNNING: alive, State.PAUSED: paused, State.HIBERNATED: asleep}[state]()
+    in_force = None if policy is None else Network(mode=policy)
+    assert decide(recorded(state), found.model_copy(update={"network": in_force})) is verdict
 
 
 async def test_a_creation_found_alive_takes_the_machines_facts(rig: Rig) -> None:

@@ -16,13 +16,16 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, event
 
+from torpor.control.store.access import AuditListing
 from torpor.control.store.contract import AccountListing, Claim, EventListing, Listing, SnapshotListing
 from torpor.control.store.sql import open_store
 from torpor.control.store.tables import SCHEMA_VERSION, metadata
 from torpor.control.store.upgrade import MIGRATIONS
 from torpor.errors import Failed, Unsupported
+from torpor.model.access import AuditKind
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import State
+from torpor.model.network import NO_NETWORK
 from torpor.model.sandbox import Care
 from torpor.model.usage import Interval
 
@@ -182,6 +185,18 @@ async def test_a_database_without_a_ledger_gets_one_that_begins_where_each_sandb
     await store.aclose()
 
 
+async def test_a_database_from_before_networks_and_secrets_says_that_there_were_none(tmp_path: Path) -> None:
+    older(tmp_path / "torpor.db", "0003", SECOND)
+    store = await open_store(tmp_path / "torpor.db")
+    sandbox, snapshot = await store.get(SandboxId("sbx-2")), await store.snapshot(SnapshotId("snp-1"))
+    assert sandbox is not None
+    assert snapshot is not None
+    assert (sandbox.network, sandbox.guest_ip) == (NO_NETWORK, None)
+    assert (sandbox.secret_names, sandbox.has_own_secrets) == ((), False)
+    assert (snapshot.network, snapshot.secret_names) == (NO_NETWORK, ())
+    await store.aclose()
+
+
 @pytest.mark.parametrize(
     ("question", "index"),
     [
@@ -197,6 +212,11 @@ async def test_a_database_without_a_ledger_gets_one_that_begins_where_each_sandb
         ("events", "PRIMARY KEY"),
         ("events_of_one", "events_sandbox"),
         ("last_event", "events"),
+        ("key_of", "sqlite_autoindex_keys_2"),
+        ("keys", "keys_workspace"),
+        ("audit", "audit_workspace"),
+        ("audit_of_kinds", "audit_kind"),
+        ("audit_of_all", "audit"),
     ],
 )
 async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, question: str, index: str) -> None:
@@ -221,6 +241,11 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         "events": lambda: store.events(EventListing(HERE, after=5)),
         "events_of_one": lambda: store.events(EventListing(HERE, sandbox=SandboxId("x"), after=5)),
         "last_event": store.last_event,
+        "key_of": lambda: store.key_of("0" * 64),
+        "keys": lambda: store.keys(HERE),
+        "audit": lambda: store.audit(AuditListing(HERE, after=5)),
+        "audit_of_kinds": lambda: store.audit(AuditListing(HERE, kinds=frozenset({AuditKind.CHANGE}))),
+        "audit_of_all": lambda: store.audit(AuditListing(None)),
     }
     await questions[question]()
     await store.aclose()
@@ -229,6 +254,6 @@ async def test_each_frequent_question_is_answered_from_an_index(tmp_path: Path, 
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()  # type: ignore[arg-type]
     steps = [row[3] for row in plan]
     assert any(index in step for step in steps), steps
-    scans = ("SCAN sandboxes", "SCAN snapshots", "SCAN intervals", "SCAN events")
+    scans = ("SCAN sandboxes", "SCAN snapshots", "SCAN intervals", "SCAN events", "SCAN keys")
     assert not any(step.startswith(scans) and "INDEX" not in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps

@@ -16,7 +16,9 @@ from reflinks import reflink_volume
 from torpor.errors import InvalidRequest
 from torpor.host import doctor
 from torpor.host.config import HostConfig
-from torpor.host.doctor import Finding, Sight
+from torpor.host.containment import ContainmentConfig
+from torpor.host.doctor_containment import look_at_cgroups, look_at_jail
+from torpor.host.sight import Finding, Sight
 from torpor.kit.files import can_reflink
 from torpor.kit.mounts import mounted_below
 from torpor.model.ids import TemplateName
@@ -25,6 +27,8 @@ from torpor.storage.frozen import MANIFEST
 from torpor.storage.layout import Layout
 from torpor.storage.templates import Templates
 from torpor.storage.volume import VolumeConfig, use_volume
+
+CONTROLLERS = ("cpu", "memory", "pids")
 
 
 @pytest.fixture
@@ -212,11 +216,42 @@ def test_processors_are_counted(sight: Sight) -> None:
 
 
 def test_both_versions_of_cgroups_and_none_are_told_apart(sight: Sight) -> None:
-    assert "none" in doctor.look_at_cgroups(sight).says
-    write(sight, "sys/fs/cgroup/memory/tasks", "")
-    assert "version 1" in doctor.look_at_cgroups(sight).says
-    write(sight, "sys/fs/cgroup/cgroup.controllers", "cpu memory")
-    assert doctor.look_at_cgroups(sight).says == "version 2"
+    assert "no control groups can be made" in look_at_cgroups(sight).says
+    write(sight, "proc/self/cgroup", "3:memory:/\n2:pids:/\n1:cpu:/\n0::/\n")
+    mounted = [f"3{at} 1 0:3{at} / /groups/{name} rw - cgroup cgroup rw,{name}" for at, name in enumerate(CONTROLLERS)]
+    write(sight, "proc/self/mountinfo", "".join(f"{line}\n" for line in mounted))
+    for name in CONTROLLERS:
+        write(sight, f"groups/{name}/tasks", "")
+    assert look_at_cgroups(sight).says == "version 1: limited: processors, memory, processes"
+    write(sight, "proc/self/mountinfo", "30 1 0:30 / /groups rw - cgroup2 cgroup2 rw\n")
+    write(sight, "groups/cgroup.controllers", "cpu pids\n")
+    told = look_at_cgroups(sight)
+    assert (told.verdict, told.says) == (
+        "warn",
+        "version 2: limited: processors, processes; not, as this host cannot: memory",
+    )
+    off = dataclasses.replace(sight, containment=lambda: ContainmentConfig(cgroups="off"))
+    assert "TORPOR_CGROUPS is off" in look_at_cgroups(off).says
+
+
+def test_what_walls_a_machine_in_is_told_and_what_is_left_without(sight: Sight) -> None:
+    assert look_at_jail(sight).verdict == "warn"
+    assert look_at_jail(dataclasses.replace(sight, is_root=True)).verdict == "bad"
+    assert "bubblewrap" in look_at_jail(sight).mend
+    install(sight, "bwrap")
+    assert "user of its own" in look_at_jail(dataclasses.replace(sight, is_root=True)).says
+    assert "server's own user" in look_at_jail(sight).says
+    write(sight, "proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+    assert "only root may make namespaces" in look_at_jail(sight).says
+    off = dataclasses.replace(sight, is_root=True, containment=lambda: ContainmentConfig(jail="off"))
+    assert (look_at_jail(off).verdict, "seccomp filter alone" in look_at_jail(off).says) == ("warn", True)
+
+
+def test_a_setting_that_says_nothing_is_named(sight: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORPOR_JAIL", "yes")
+    named = dataclasses.replace(sight, containment=ContainmentConfig.from_environment)
+    for look_at in (look_at_jail, look_at_cgroups):
+        assert "TORPOR_JAIL is 'yes'; it can be auto or off" in look_at(named).says
 
 
 def test_a_user_who_is_not_root_is_told_what_that_means(sight: Sight) -> None:

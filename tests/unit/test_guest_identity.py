@@ -45,8 +45,8 @@ class Recorder:
     def set_hostname(self, name: str) -> None:
         self._do("hostname", name)
 
-    def mark(self, marks: dict[bytes, bytes]) -> None:
-        self._do("mark", marks)
+    def mark(self, marks: dict[bytes, bytes], secrets: dict[bytes, bytes] | None) -> None:
+        self._do("mark", (marks, secrets))
 
     def count_hooks(self, event: str) -> int:
         return len(event)
@@ -99,6 +99,30 @@ def test_the_files_name_the_sandbox_however_often_it_is_adopted(root: Path) -> N
     assert (root / "machine-id").read_text() == machine_id(ORDER["sandbox_id"]) + "\n"
     assert json.loads((root / "identity.json").read_text()) == {"sandbox_id": ORDER["sandbox_id"], "generation": 6}
     assert {entry.stat().st_mode & 0o777 for entry in root.iterdir()} == {0o644}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [({}, None), ({"secrets": None}, None), ({"secrets": {}}, {}), ({"secrets": {"A": "1"}}, {b"A": b"1"})],
+)
+def test_secrets_are_replaced_as_a_whole_and_only_where_they_are_given(
+    root: Path, given: dict[str, Any], kept: dict[bytes, bytes] | None
+) -> None:
+    recorder = Recorder(root)
+    adopt(recorder, ORDER | {"env": {"B": "2"}} | given)
+    assert dict(recorder.done)["mark"] == ({b"B": b"2", b"TORPOR_SANDBOX_ID": ORDER["sandbox_id"].encode()}, kept)
+    assert not any(entry.read_bytes() == b"1" or b'"A"' in entry.read_bytes() for entry in root.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [[], "A=1", {"A": 1}, {"": "1"}, {"A=B": "1"}, {"A": "1\0"}, {"A": "\ud800"}])
+def test_secrets_that_make_no_sense_are_refused_before_anything_is_done_and_not_repeated(
+    root: Path, wrong: object
+) -> None:
+    recorder = Recorder(root)
+    with pytest.raises(Refusal, match="secrets") as refused:
+        adopt(recorder, ORDER | {"secrets": wrong})
+    assert recorder.done == []
+    assert "1" not in refused.value.message
 
 
 @pytest.mark.parametrize("step", ["entropy", "clock", "hostname"])

@@ -139,9 +139,10 @@ class Guest:
         self.files = IdentityFiles(str(folder / "identity"))
         self.clock: int | None = None
         self.marks: dict[bytes, bytes] = {}
+        self.secrets: dict[bytes, bytes] | None = None
         self._fails = fails
         self.quiescence = Quiescence(self.turns, self.tree, self.hooks_there, self.set_clock)  # type: ignore[arg-type]
-        self.thaw, self.mark, self.count_hooks = self.quiescence.thaw, self.marks.update, self.hooks_there.count
+        self.thaw, self.count_hooks = self.quiescence.thaw, self.hooks_there.count
         if fails == "files":
             self.files._open = dict.fromkeys(self.files._open, -1)
 
@@ -152,6 +153,10 @@ class Guest:
     def set_clock(self, wall_ns: int) -> None:
         self._maybe_fail("clock")
         self.clock = wall_ns
+
+    def mark(self, marks: dict[bytes, bytes], secrets: dict[bytes, bytes] | None) -> None:
+        self.marks.update(marks)
+        self.secrets = secrets
 
     def add_entropy(self, entropy: bytes) -> None:
         self._maybe_fail("entropy")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torpor.kit.proc import Child, Orphan, ProgramFailed, ProgramMissing, run
+from torpor.kit.proc import Child, Guarded, Orphan, ProgramFailed, ProgramMissing, run
 from torpor.kit.procfs import cpu_seconds, mark_of, resident_bytes
 from torpor.kit.sockets import connect_to, listen_at
 
@@ -162,6 +162,54 @@ async def test_a_child_that_is_left_is_not_ended_by_who_left_it() -> None:
     assert not orphan.gone.is_set()
     await orphan.kill()
     assert (await asyncio.to_thread(os.waitpid, child.pid, 0))[0] == child.pid
+
+
+GUARD = "sleep 1000 >/dev/null 2>&1 & echo $!; exec >/dev/null 2>&1; wait $!; exit $?"
+
+
+async def guarded(folder: Path, script: str = GUARD) -> tuple[Child, Guarded]:
+    """Return a guard, and what it guards."""
+    os.mkfifo(folder / "told")
+    telling = asyncio.create_task(asyncio.to_thread((folder / "told").read_text))
+    with await asyncio.to_thread((folder / "told").open, "wb") as told:
+        guard = Child(["sh", "-c", script], output=told.fileno())
+    return guard, Guarded(guard, int(await telling))
+
+
+async def test_a_guarded_process_is_killed_with_its_guard_which_tells_how_it_ended(tmp_path: Path) -> None:
+    guard, process = await guarded(tmp_path)
+    assert (process.pid != guard.pid, process.gone.is_set()) == (True, False)
+    await process.kill()
+    await process.kill()
+    assert (process.code, guard.gone.is_set(), mark_of(process.pid), mark_of(guard.pid)) == (-9, True, None, None)
+
+
+async def test_a_guarded_process_that_ends_by_itself_is_gone_with_its_code(tmp_path: Path) -> None:
+    _, process = await guarded(tmp_path, "sleep 0.2 >/dev/null 2>&1 & echo $!; exec >/dev/null 2>&1; wait $!; exit 7")
+    await process.gone.wait()
+    assert process.code == 7
+    with pytest.raises(ProcessLookupError):
+        Guarded(Child(["true"]), process.pid)
+
+
+async def test_a_guard_that_is_killed_does_no_harm_and_nothing_is_left(tmp_path: Path) -> None:
+    guard, process = await guarded(tmp_path)
+    await guard.kill()
+    assert (process.gone.is_set(), mark_of(process.pid) is None) == (False, False)
+    await process.kill()
+    assert (process.gone.is_set(), process.code, mark_of(process.pid)) == (True, None, None)
+
+
+async def test_a_guarded_process_that_is_left_goes_on_with_its_guard(tmp_path: Path) -> None:
+    guard, process = await guarded(tmp_path)
+    marks = [mark_of(each.pid) for each in (guard, process)]
+    process.leave()
+    process.leave()
+    await process.kill()
+    assert [mark_of(each.pid) for each in (guard, process)] == marks
+    assert marks[1] is not None
+    await Orphan(marks[1]).kill()
+    assert (await asyncio.to_thread(os.waitpid, guard.pid, 0))[0] == guard.pid
 
 
 BUSY = """

@@ -10,7 +10,8 @@ from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
-Statistic = Literal["p50", "p90", "p99", "most", "ratio"]
+# "ratio" is of the medians of a figure and its floor, "p99-ratio" of their 99th percentiles.
+Statistic = Literal["p50", "p90", "p99", "most", "ratio", "p99-ratio"]
 
 # So many values are needed before a percentile says more than their largest does.
 _ENOUGH = {50: 1, 90: 10, 99: 100}
@@ -48,14 +49,17 @@ class Figure:
         """Return one statistic of it; None if it has no floor, or too few values for that percentile."""
         if name == "most":
             return max(self.values)
-        if name == "ratio":
-            return self._ratio()
+        if name in ("ratio", "p99-ratio"):
+            return self._ratio(50 if name == "ratio" else 99)
         share = int(name.removeprefix("p"))
         return percentile(self.values, share) if self.n >= _ENOUGH[share] else None
 
-    def _ratio(self) -> float | None:
-        beside = percentile(self.floor.values, 50) if self.floor and self.floor.values else 0.0
-        return percentile(self.values, 50) / beside if beside > 0 else None
+    def _ratio(self, share: int) -> float | None:
+        floor = self.floor.values if self.floor else ()
+        if min(self.n, len(floor)) < _ENOUGH[share]:
+            return None
+        beside = percentile(floor, share)
+        return percentile(self.values, share) / beside if beside > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

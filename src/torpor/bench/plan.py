@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from torpor.bench import copies, freezes, lasting, life, transfers
+from torpor.bench import copies, freezes, lasting, life, neighbours, transfers
 from torpor.bench.figures import Figure
 from torpor.bench.subject import Subject
 from torpor.errors import InvalidRequest
@@ -46,6 +46,7 @@ MEASURES: Mapping[str, Measure] = {
     "burst": Measure("50 creates at once", life.burst, 1, 1),
     "files": Measure("files up and down", transfers.files, 3, 1),
     "restart": Measure("restart of a killed server with 120 sandboxes", lasting.restart, 3, 1, local=True),
+    "neighbours": Measure("exec and API, alone and beside four hostile sandboxes", neighbours.neighbours, 300, 20),
     "duty": Measure("books of a sandbox that works a tenth of the time", lasting.duty, 30, 3),
 }
 

@@ -114,6 +114,7 @@ def _json_of(figure: Figure) -> dict[str, Any]:
         "at": figure.at,
         "floor": {"title": figure.floor.title, "p50": _median(figure)} if figure.floor else None,
         "ratio": figure.statistic("ratio"),
+        "p99_ratio": figure.statistic("p99-ratio"),
         "targets": [_target_of(target, figure) for target in targets_of(figure)],
         "note": figure.note,
         "values": list(figure.values),

@@ -32,6 +32,8 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "files-server": (Target("most", 64),),
     "files-vmm": (Target("most", 64),),
     "restart": (Target("most", 3000),),
+    "neighbours-exec": (Target("p99-ratio", 4),),
+    "neighbours-api": (Target("p99-ratio", 2),),
     "duty": (Target("most", 2),),
 }
 

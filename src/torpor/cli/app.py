@@ -8,13 +8,17 @@ from typing import Annotated
 import typer
 
 from torpor.cli import (
+    audit,
     bench,
+    capacity,
     cp,
     doctor,
     exec,
     history,
     life,
+    network,
     output,
+    ports,
     process,
     sandbox,
     serve,
@@ -22,6 +26,7 @@ from torpor.cli import (
     snapshot,
     states,
     template,
+    token,
     top,
     tree,
     up,
@@ -56,6 +61,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "attach": process.attach,
         "kill": process.kill,
         "cp": cp.cp,
+        "ports": ports.ports,
+        "url": ports.url,
+        "network": network.network,
         "rm": sandbox.rm,
     },
     _TIME: {
@@ -77,12 +85,14 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "top": top.top,
         "usage": usage.usage,
         "logs": history.logs,
+        "audit": audit.audit,
     },
     _SERVER: {
         "up": up.up,
         "down": up.down,
         "serve": serve.serve,
         "doctor": doctor.doctor,
+        "capacity": capacity.capacity,
         "bench": bench.bench,
         "version": version.version,
     },
@@ -93,6 +103,7 @@ for panel, commands in _COMMANDS.items():
         app.command(name, cls=_CLASSES.get(name), rich_help_panel=panel)(command)
 app.add_typer(snapshot.app, name="snapshot", rich_help_panel=_COPIES)
 app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
+app.add_typer(token.app, name="token", rich_help_panel=_ACCOUNT)
 
 
 def _show_version(wanted: bool) -> None:

@@ -92,7 +92,7 @@ def _server(home: Path, template: str) -> Iterator[tuple[Client, Local | None]]:
     running = record.read(home)
     if running is None:
         with output.busy("starting a server ..."):
-            up.start(home, 0)
+            up.start(home, ["--port", "0"])
     started, running = running is None, running or record.read(home)
     if running is None:
         raise NotFound(f"the server of {home} has ended", hint=f"its log is {home / up.LOG_FILE}")
@@ -117,7 +117,7 @@ def _restart(home: Path, url: str) -> None:
         os.close(process)
         with suppress(ChildProcessError):
             os.waitpid(running.pid, 0)
-    up.start(home, urlsplit(url).port or 0)
+    up.start(home, ["--port", str(urlsplit(url).port or 0)])
 
 
 def _seen(home: Path, template: str, url: str, *, fresh: bool) -> Local | None:

@@ -15,13 +15,14 @@ from torpor.wire.home import SERVER_FILE
 class Record:
     """A server that listens. `began` is its process's start time in clock ticks after boot: with the pid it names the
     process for good, where the pid alone may have gone to another. `stop_s`: how long it may take to put to sleep what
-    runs when it is stopped, in seconds.
+    runs when it is stopped, in seconds. `certificate`: the file with the certificate that it serves HTTPS with, if any.
     """
 
     url: str
     pid: int
     began: int
     stop_s: float
+    certificate: str | None = None
 
     def is_alive(self) -> bool:
         """Tell whether that very process runs."""
@@ -32,9 +33,10 @@ class Record:
         write_whole(home / SERVER_FILE, json.dumps(asdict(self)).encode() + b"\n")
 
 
-def own(url: str, stop_s: float) -> Record:
+def own(url: str, stop_s: float, certificate: Path | None = None) -> Record:
     """Return this process's record."""
-    return Record(url, os.getpid(), began(os.getpid()) or 0, stop_s)
+    file = None if certificate is None else str(certificate)
+    return Record(url, os.getpid(), began(os.getpid()) or 0, stop_s, file)
 
 
 def read(home: Path) -> Record | None:

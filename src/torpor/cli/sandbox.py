@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torpor.cli import output, wording
+from torpor.cli.network import Allowed, Network, reach_of, reach_told
 from torpor.cli.options import (
     CheckpointEvery,
     CheckpointExecs,
@@ -32,6 +33,7 @@ from torpor.cli.options import (
     named_values,
     seconds,
 )
+from torpor.cli.secrets import NoSecrets, SecretFile, Secrets, secrets_of
 from torpor.errors import NotFound
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     persistent: Persistent = False,
     metadata: Labels = None,
     env: EnvVars = None,
+    secret: Secrets = None,
+    secret_file: SecretFile = None,
+    network: Network = None,
+    allow: Allowed = None,
     cpu: Cpu = None,
     memory: Memory = None,
     disk: Disk = None,
@@ -72,6 +78,8 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
             name=name,
             metadata=named_values(metadata, "--metadata"),
             env=named_values(env, "--env"),
+            secrets=secrets_of(secret, secret_file),
+            network=reach_of(network, allow),
             cpu=cpu,
             memory_mb=memory,
             disk_gb=disk,
@@ -89,6 +97,11 @@ def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
     persistent: Persistent = False,
     metadata: Labels = None,
     env: EnvVars = None,
+    secret: Secrets = None,
+    secret_file: SecretFile = None,
+    no_secrets: NoSecrets = False,
+    network: Network = None,
+    allow: Allowed = None,
     cpu: Cpu = None,
     memory: Memory = None,
     disk: Disk = None,
@@ -115,6 +128,8 @@ def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
             name=name,
             metadata=named_values(metadata, "--metadata"),
             env=named_values(env, "--env"),
+            secrets=secrets_of(secret, secret_file, none=no_secrets),
+            network=reach_of(network, allow),
             cpu=cpu,
             memory_mb=memory,
             disk_gb=disk,
@@ -124,13 +139,19 @@ def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
     _tell_new(sandbox.info, json)
 
 
-def fork(
+def fork(  # noqa: PLR0913 - each is one thing to say about the copies
     sandbox: SandboxName,
+    *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many copies.")] = 1,
     ttl: Annotated[
         str | None, typer.Option(metavar="TIME", help="The end of their lives.  [default: the sandbox's ttl, from now]")
     ] = None,
     metadata: Labels = None,
+    secret: Secrets = None,
+    secret_file: SecretFile = None,
+    no_secrets: NoSecrets = False,
+    network: Network = None,
+    allow: Allowed = None,
     json: Json = False,
 ) -> None:
     """Copy a sandbox as it is, running processes too, and print the copies' ids.
@@ -144,7 +165,9 @@ def fork(
     labels, life = named_values(metadata, "--metadata"), None if ttl is None else seconds(ttl, "--ttl")
     with connection() as client, output.busy("forking ..."):
         parent = find(client, sandbox)
-        children = parent.fork(count, metadata=labels, ttl_seconds=life)
+        secrets = secrets_of(secret, secret_file, none=no_secrets)
+        reach = reach_of(network, allow)
+        children = parent.fork(count, metadata=labels, ttl_seconds=life, secrets=secrets, network=reach)
     if json:
         output.show_json([output.facts(child.info) for child in children])
         return
@@ -280,8 +303,9 @@ def _described(info: SandboxInfo) -> dict[str, str]:
         "state": info.state,
         "reason": info.reason or "",
         "size": f"{info.cpu} cpu, {info.memory_mb} MiB memory, {info.disk_gb} GiB disk",
-        "network": info.network,
+        "network": reach_told(info.network),
         "address": info.guest_ip or "",
+        "secrets": ", ".join(info.secret_names),
         "created": f"{info.created_at:%Y-%m-%d %H:%M:%S %Z} ({wording.ago(info.created_at)} ago)",
         "ends": f"{info.expires_at:%Y-%m-%d %H:%M:%S %Z} (in {wording.ago(info.expires_at)})"
         if info.expires_at

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -17,6 +18,8 @@ import uvicorn
 
 from torpor.cli import output, record
 from torpor.cli.logs import log_to_stderr
+from torpor.cli.serve import Listening
+from torpor.control.front import front
 from torpor.control.main import ControlConfig, control_plane
 from torpor.host.config import HostConfig
 from torpor.host.main import host_agent
@@ -33,27 +36,31 @@ KEEP_ALIVE_S = 75
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
+def run(listener: socket.socket, listening: Listening, home: Path, ready_fd: int | None) -> None:
     """Serve on a bound socket until a signal. Raises what keeps the server from starting."""
     log_to_stderr(logging.INFO)
+    if not listening.is_private:
+        output.warn(f"warning: {listening.host} is served without encryption; whoever sees the traffic has the key")
     loop_factory = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415
 
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_serve(listener, home, ready_fd))
+        runner.run(_serve(listener, listening, home, ready_fd))
 
 
-async def _serve(listener: socket.socket, home: Path, ready_fd: int | None) -> None:
+async def _serve(listener: socket.socket, listening: Listening, home: Path, ready_fd: int | None) -> None:
     """Serve until a signal, in this order: no new calls, GRACE_S for those that run, then what runs is put to sleep.
 
     Signals are heeded until all of that is done.
     """
     config = ControlConfig.from_environment(home)
+    config = replace(config, access=config.access.bound_to(listening.host).bound_to(listening.address[0]))
     with _stopped_by_signals() as stop:
         async with _application(config) as (app, templates):
-            server = _Server(_config(app), lambda: _announce(listener, config, templates, ready_fd))
+            mine = record.own(_url(listener, listening), GRACE_S + config.stop_within_s, listening.certificate)
+            server = _Server(_config(app, listening), lambda: _announce(mine, config.home, templates, ready_fd))
             stop.stops(server)
             await server.serve(sockets=[listener])
 
@@ -78,15 +85,11 @@ async def _application(config: ControlConfig) -> AsyncIterator[tuple[App, list[s
             _withdraw(home)
 
 
-def _config(app: App) -> uvicorn.Config:
-    return uvicorn.Config(
+def _config(app: App, listening: Listening) -> uvicorn.Config:
+    return front(
         app,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
+        ssl_certfile=listening.certificate,
+        ssl_keyfile=None if listening.private_key is None else str(listening.private_key),
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
@@ -142,24 +145,26 @@ def _stopped_by_signals() -> Iterator[_Stop]:
             loop.remove_signal_handler(number)
 
 
-def _announce(listener: socket.socket, config: ControlConfig, templates: list[str], ready_fd: int | None) -> None:
-    url, home = _url(listener), config.home
-    record.own(url, GRACE_S + config.stop_within_s).write(home)
-    output.say(f"Torpor {installed_version('torpor')} listens on {url}")
+def _announce(mine: record.Record, home: Path, templates: list[str], ready_fd: int | None) -> None:
+    mine.write(home)
+    output.say(f"Torpor {installed_version('torpor')} listens on {mine.url}")
     output.say(f"  key        {home / KEY_FILE}")
     there = ", ".join(templates) or "none yet: `torpor template build base` makes one"
     output.say(f"  templates  {there}")
     output.note("Ctrl-C stops it.")
     if ready_fd is not None:
         with open(ready_fd, "w") as ready:
-            ready.write(url)
+            ready.write(mine.url)
 
 
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    # A server that listens everywhere is reached from here by the loopback address.
-    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
+def _url(listener: socket.socket, listening: Listening) -> str:
+    """Return where the server is reached from here: by the name that was said, which may be a certificate's."""
+    address, port = listener.getsockname()[:2]
+    # One that listens everywhere is reached by the loopback address.
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address)  # noqa: S104 - compared, not bound
+    name = near or (address if listening.certificate is None else listening.host.strip("[]"))
+    scheme = "http" if listening.certificate is None else "https"
+    return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
 
 def _withdraw(home: Path) -> None:

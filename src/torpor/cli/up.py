@@ -7,14 +7,21 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from torpor.cli import output, record
 from torpor.cli.options import Home, Json, home_folder
-from torpor.cli.serve import DEFAULT_PORT
+from torpor.cli.serve import (
+    DEFAULT_PORT,
+    InsecureHttp,
+    ListenHost,
+    ListenPort,
+    TlsCert,
+    TlsKey,
+    listening_on,
+    tls_files,
+)
 from torpor.errors import Failed, Forbidden
 
 LOG_FILE = "server.log"
@@ -24,22 +31,28 @@ _LOG_TAIL_BYTES = 4096
 _STOP_PATIENCE_S = 60.0
 
 
-def up(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = DEFAULT_PORT,
+def up(  # noqa: PLR0913, PLR0917 - each is one thing to say about a server
+    host: ListenHost = "127.0.0.1",
+    port: ListenPort = DEFAULT_PORT,
     home: Home = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure_http: InsecureHttp = False,
     json: Json = False,
 ) -> None:
     """Start the server in the background, if it does not run yet, and return when it is ready.
 
-    What it says goes to `server.log` in its home folder.
+    What it says goes to `server.log` in its home folder. Addresses that other machines reach take --tls-cert and
+    --tls-key.
 
     Example: `sudo torpor up`
     """
+    listening = listening_on(host, port, tls_files(tls_cert, tls_key), insecure_http=insecure_http)
     folder = home_folder(home)
     running = record.read(folder)
     if running is None:
         with output.busy("starting the server ..."):
-            url = start(folder, port)
+            url = start(folder, listening.arguments())
     if json:
         output.show_json({"url": running.url if running else url, "started": running is None})
     elif running:
@@ -64,8 +77,11 @@ def down(home: Home = None, json: Json = False) -> None:
         output.say("The server is stopped." if running else "No server runs.")
 
 
-def start(home: Path, port: int) -> str:
-    """Start a server of its own session and return its address when it listens. Raises Failed with what it said."""
+def start(home: Path, listening: Sequence[str]) -> str:
+    """Start a server of its own session, which listens as these words of `serve` say, and return its address.
+
+    It listens by then. Raises Failed with what it said.
+    """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = home / LOG_FILE
     # The pipe ends without a word when the server ends without having listened: no clock is needed.
@@ -74,7 +90,7 @@ def start(home: Path, port: int) -> str:
         begin = sink.tell()
         try:
             server = subprocess.Popen(
-                [*_SERVE, "--port", str(port), "--home", str(home), "--ready-fd", str(told)],
+                [*_SERVE, *listening, "--home", str(home), "--ready-fd", str(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from torpor.errors import HostUnreachable, OutcomeUnknown, TorporError
-from torpor.wire import frames, host, public
+from torpor.errors import Failed, HostUnreachable, OutcomeUnknown, TorporError
+from torpor.wire import duplex, frames, host, public
+from torpor.wire.capacity import Capacity
 from torpor.wire.errors import ErrorBody, from_body
 
 # An answer that is collected before it is read (a listing, an error) may have this many bytes.
@@ -62,6 +63,26 @@ class HostClient:
         """End a sandbox's machine, remove all of it, and return what it had used; fine, and None, if there is none."""
         return (await self._ask("DELETE", f"/incarnations/{sandbox_id}", host.Closed)).usage
 
+    async def reserve(self, order: host.Reserve) -> None:
+        """Hold room for several machines, all or none, until they are restored or closed, or a time is over."""
+        await self._tell("POST", "/reservations", body=order)
+
+    async def capacity(self) -> Capacity:
+        """Return how much the host may promise to machines, and has promised."""
+        return await self._ask("GET", "/capacity", Capacity)
+
+    async def capabilities(self) -> host.Capabilities:
+        """Return what the host can do for a sandbox."""
+        return await self._ask("GET", "/capabilities", host.Capabilities)
+
+    async def network(self, sandbox_id: str) -> host.NetworkState:
+        """Return what a sandbox may reach, and what it could not."""
+        return await self._ask("GET", f"/incarnations/{sandbox_id}/network", host.NetworkState)
+
+    async def set_network(self, sandbox_id: str, network: host.Network) -> None:
+        """Say what a sandbox may reach from now on."""
+        await self._tell("PUT", f"/incarnations/{sandbox_id}/network", body=network)
+
     async def set_deadline(self, sandbox_id: str, deadline: float | None) -> None:
         """Say when a sandbox's machine ends, in seconds since 1970, even if no host agent lives to end it."""
         await self._tell("PUT", f"/incarnations/{sandbox_id}/deadline", body=host.Deadline(deadline=deadline))
@@ -78,9 +99,9 @@ class HostClient:
         """Freeze a sandbox and end its machine. For one that sleeps already, return what it sleeps in."""
         return await self._freeze(f"/incarnations/{sandbox_id}/hibernate", order)
 
-    async def wake(self, sandbox_id: str) -> host.Incarnation:
+    async def wake(self, sandbox_id: str, order: host.Wake) -> host.Incarnation:
         """Let a sandbox that sleeps go on where it stopped; fine if it is awake."""
-        return await self._ask("POST", f"/incarnations/{sandbox_id}/wake", host.Incarnation)
+        return await self._ask("POST", f"/incarnations/{sandbox_id}/wake", host.Incarnation, body=order)
 
     async def snapshot(self, sandbox_id: str, order: host.Freeze) -> host.Frozen:
         """Freeze a sandbox and let it be again as it was: running, or paused."""
@@ -195,6 +216,26 @@ class HostClient:
         async with self._open("GET", url, query=_query(path=path)) as response:
             yield _source(response)
 
+    async def ports(self, sandbox_id: str) -> list[host.Port]:
+        """Return on which ports somebody in a guest listens."""
+        return (await self._ask("GET", f"/incarnations/{sandbox_id}/ports", host.PortList)).items
+
+    @asynccontextmanager
+    async def dial(self, sandbox_id: str, port: int) -> AsyncIterator[duplex.Connection]:
+        """Connect to a server in a guest while the block lasts. Raises PortClosed if nobody listens there.
+
+        What the connection receives raises Failed if the server breaks off.
+        """
+        outgoing = duplex.Outgoing()
+        url = f"{_ROOT}/incarnations/{sandbox_id}/ports/{port}"
+        timeout = httpx2.Timeout(None, connect=5.0)
+        request = self._http.build_request("POST", url, content=outgoing.pieces(), timeout=timeout)
+        try:
+            async with self._sent(request) as response:
+                yield duplex.Exchange(outgoing, _unbroken(response.aiter_raw()))
+        finally:
+            outgoing.close()
+
     @asynccontextmanager
     async def logs(self, sandbox_id: str) -> AsyncIterator[ByteSource]:
         """Read the machine's console while the block lasts."""
@@ -265,6 +306,15 @@ class HostClient:
                 await response.aclose()
         except httpx2.TransportError as error:
             raise _lost(request, error) from error
+
+
+async def _unbroken(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what a server in a guest sends. Raises Failed if that breaks off."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except httpx2.TransportError as error:
+        raise Failed("the connection to the server in the sandbox was broken off") from error
 
 
 async def _to_exit(response: httpx2.Response) -> AsyncIterator[frames.Frame]:

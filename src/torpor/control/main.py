@@ -14,16 +14,19 @@ import httpx2
 import structlog
 from fastapi import FastAPI
 
+from torpor.control.access import AccessConfig
 from torpor.control.api.app import create_app
 from torpor.control.checkpoints import take_checkpoints
 from torpor.control.forgetting import forget
 from torpor.control.hosts import HostClient
 from torpor.control.idleness import sweep
-from torpor.control.keys import load_or_make_key
+from torpor.control.keys import load_or_make_key, load_or_make_secret
 from torpor.control.metering import beat, meter
+from torpor.control.proxy.addresses import DEFAULT_DOMAIN, Domain
 from torpor.control.reaper import reap
 from torpor.control.reconcile import reconcile, watch
-from torpor.control.service.plane import Plane, plane_of
+from torpor.control.service.plane import Plane, Rules, plane_of
+from torpor.control.service.quotas import quota_from_environment
 from torpor.control.service.recovery import begin_recoveries
 from torpor.control.stopping import put_to_sleep
 from torpor.control.store.sql import open_store
@@ -31,12 +34,15 @@ from torpor.errors import InvalidRequest, TorporError
 from torpor.kit.clock import Clock, SystemClock
 from torpor.kit.owning import Closable
 from torpor.kit.shielded import end_tasks, shielded
+from torpor.model.capacity import Quota
 from torpor.model.ids import SandboxId
 from torpor.model.usage import Prices, prices_from
 
 _log = structlog.get_logger("torpor.control")
 
 DATABASE_FILE = "torpor.db"
+# The secret under which the server notes what nobody is to find out from its database.
+SEAL_FILE = "seal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class ControlConfig:
 
     `stop_within_s`: how long its end may take in all to put to sleep what runs, in seconds.
     `beat_every_s`: how often what is used is counted. `tells_commands`: whether events have commands' text in them.
+    `quota`: what every workspace is held to. `access`: from where the API may be asked, and how often.
+    `ports_domain`: below what the hosts of servers in sandboxes are.
     """
 
     home: Path
@@ -54,13 +62,20 @@ class ControlConfig:
     beat_every_s: float = 10.0
     prices: Prices = field(default_factory=Prices)
     tells_commands: bool = True
+    quota: Quota = field(default_factory=Quota)
+    access: AccessConfig = field(default_factory=AccessConfig)
+    ports_domain: Domain = field(default_factory=Domain)
+
+    def rules(self) -> Rules:
+        """Return what of it the verbs go by."""
+        return Rules(self.prices, self.tells_commands, self.quota, self.ports_domain)
 
     @classmethod
     def from_environment(cls, home: Path) -> ControlConfig:
         """Return the configuration for a data directory, with what the environment sets.
 
-        TORPOR_STOP_SECONDS, TORPOR_EVENT_COMMANDS, TORPOR_PRICE_VCPU_SECOND, TORPOR_PRICE_GIB_SECOND. Raises
-        InvalidRequest.
+        TORPOR_STOP_SECONDS, TORPOR_EVENT_COMMANDS, TORPOR_PRICE_VCPU_SECOND, TORPOR_PRICE_GIB_SECOND,
+        TORPOR_PORTS_DOMAIN, and what `quota_from_environment` and `AccessConfig` read. Raises InvalidRequest.
         """
         stop = os.environ.get("TORPOR_STOP_SECONDS", "60")
         if not (stop.isascii() and stop.isdecimal()):
@@ -73,7 +88,15 @@ class ControlConfig:
                 f"TORPOR_EVENT_COMMANDS is {commands!r}; it is on, or off to keep commands out of events"
             )
         prices = prices_from(os.environ)
-        return cls(home, stop_within_s=float(stop), prices=prices, tells_commands=commands == "on")
+        return cls(
+            home,
+            stop_within_s=float(stop),
+            prices=prices,
+            tells_commands=commands == "on",
+            quota=quota_from_environment(),
+            access=AccessConfig.from_environment(os.environ),
+            ports_domain=Domain.of(os.environ.get("TORPOR_PORTS_DOMAIN", DEFAULT_DOMAIN)),
+        )
 
 
 @asynccontextmanager
@@ -93,9 +116,10 @@ async def control_plane(config: ControlConfig, host_transport: httpx2.AsyncBaseT
         undo.push_async_callback(_close, store)
         host = HostClient(host_transport)
         undo.push_async_callback(_close, host)
-        plane = plane_of(store, host, config.clock, config.prices, tells_commands=config.tells_commands)
+        seal = load_or_make_secret(config.home, SEAL_FILE)
+        plane = plane_of(store, host, config.clock, config.rules(), seal=seal)
         await undo.enter_async_context(kept(plane, config))
-        yield create_app(plane, key)
+        yield create_app(plane, key, config.access)
 
 
 @asynccontextmanager
@@ -103,6 +127,8 @@ async def kept(plane: Plane, config: ControlConfig) -> AsyncIterator[None]:
     """Keep a plane true to its host while the block lasts, and do what it does of its own accord; see above."""
     async with AsyncExitStack() as undo:
         undo.push_async_callback(_close, plane.noter)
+        undo.push_async_callback(_close, plane.auditor)
+        undo.push_async_callback(_close, plane.keyring)
         undo.push_async_callback(_close, plane.chores)
         await _catch_up(plane)
         # Outside of the end's rest: what is not asleep yet goes on being counted.
@@ -113,6 +139,9 @@ async def kept(plane: Plane, config: ControlConfig) -> AsyncIterator[None]:
             forget(plane),
             watch(plane, config.watch_every_s),
             plane.noter.write(),
+            plane.auditor.write(),
+            plane.auditor.trim(),
+            plane.keyring.note_uses(),
             plane.deadlines.work(config.watch_every_s),
             sweep(plane),
             take_checkpoints(plane),

@@ -16,7 +16,9 @@ from torpor.control.rounds import rung_or_slept
 from torpor.control.service.attempts import AT_MOST, WITHIN_S
 from torpor.control.service.passage import facts_of, reading_of
 from torpor.control.service.plane import Plane
+from torpor.control.service.reach import order_of
 from torpor.control.service.recovery import begin_recoveries, begin_recovery, wishes_recovery
+from torpor.control.service.secrets import names_after
 from torpor.control.service.shelf import superfluous
 from torpor.control.service.snapshots import keep, tidy
 from torpor.control.store.contract import Facts
@@ -39,6 +41,7 @@ class Verdict(Enum):
     RUNS = "record that it runs"
     STANDS = "record that it is paused"
     SLEEPS = "record that it sleeps"
+    TELL = "tell the host what it may reach"
     LOST = "record that its machine is gone"
     CLOSE = "close it on the host and record that it is deleted"
     STRAY = "close it on the host, where nobody owns it"
@@ -69,7 +72,12 @@ def decide(sandbox: Sandbox | None, found: Incarnation | None) -> Verdict:
     if sandbox.state is State.CREATING:
         # Children come to be all or none. One that is not recorded yet has siblings of which that is not known.
         return verdict if verdict is Verdict.RUNS and sandbox.parent is None else Verdict.CLOSE
-    return Verdict.NOTHING if sandbox.state is state else verdict
+    return _in_force(sandbox, found) if sandbox.state is state else verdict
+
+
+def _in_force(sandbox: Sandbox, found: Incarnation) -> Verdict:
+    # A host that has no network has no policy either.
+    return Verdict.TELL if found.network not in (None, order_of(sandbox.network)) else Verdict.NOTHING
 
 
 async def reconcile(plane: Plane) -> int:
@@ -131,9 +139,12 @@ async def _mend(plane: Plane, sandbox_id: SandboxId, sandbox: Sandbox | None, fo
         # Before it is recorded, so that whoever reads that it failed finds that it is being mended.
         begin_recovery(plane, sandbox)
         await plane.gate.correct(sandbox, State.FAILED, reading=reading, reason=_reason(plane, sandbox, found))
+    elif verdict is Verdict.TELL:
+        await plane.host.set_network(sandbox_id, order_of(sandbox.network))
     elif verdict in _STATES and found is not None:
         since = await _asleep_since(plane, sandbox_id) if verdict is Verdict.SLEEPS else None
-        await plane.gate.correct(sandbox, _STATES[verdict], since=since, reading=reading, **_facts(sandbox, found))
+        facts = await _facts(plane, sandbox, found)
+        await plane.gate.correct(sandbox, _STATES[verdict], since=since, reading=reading, **facts)
 
 
 async def _end_siblings(plane: Plane, sandbox: Sandbox) -> None:
@@ -165,9 +176,13 @@ def _reason(plane: Plane, sandbox: Sandbox, found: Incarnation | None) -> str:
     return reason
 
 
-def _facts(sandbox: Sandbox, found: Incarnation) -> Facts:
+async def _facts(plane: Plane, sandbox: Sandbox, found: Incarnation) -> Facts:
     """Return what the host tells of a machine that is recorded only now."""
     facts = facts_of(found)
+    if sandbox.state is State.RESTORING and found.base is not None:
+        record = await plane.store.snapshot(SnapshotId(found.base))
+        if record is not None:
+            facts["secret_names"] = names_after(sandbox, record)
     if sandbox.state is State.CREATING and sandbox.from_snapshot is None and found.base is not None:
         facts["from_snapshot"] = SnapshotId(found.base)
     return facts
@@ -221,7 +236,7 @@ async def _mend_snapshots(plane: Plane, owner: SandboxId) -> None:
         await plane.store.remove_snapshot(gone)
     for new in found.keys() - recorded.keys():
         if sandbox is not None:
-            await keep(plane, sandbox.workspace, found[new])
+            await keep(plane, sandbox, found[new])
         elif plane.shelf.is_news(new):
             _log.warning("snapshot of a sandbox that is not known", snapshot=new, sandbox=owner)
 

@@ -46,8 +46,10 @@ class Line(Protocol):
 class Call:
     """One call under way. Its owner closes it; leaving it early tells the guest to stop."""
 
-    def __init__(self, line: Line, number: int) -> None:
+    def __init__(self, line: Line, number: int, *, connects: bool = False) -> None:
+        """`connects`: the guest says with READY that a connection is there, before anything else of it."""
         self._line, self.number = line, number
+        self._awaits_ready = connects
         self._credit = protocol.WINDOW
         self._allowed = [0, protocol.WINDOW, protocol.WINDOW]
         self._consumed = [0, 0, 0]
@@ -63,6 +65,15 @@ class Call:
     def over(self) -> bool:
         """Whether the guest has answered, or never will."""
         return self._result is not None or self._error is not None
+
+    async def ready(self) -> None:
+        """Return when the guest has said that it is connected. Raises what ended the call instead."""
+        while self._awaits_ready:
+            if self._error is not None:
+                raise self._error
+            if self.over:
+                raise self._line.fail("a result before the connection was there")
+            await self._wait_changed()
 
     async def receive(self) -> Data | None:
         """Return the next (sub-channel, bytes), or None when the call has ended well.
@@ -161,8 +172,10 @@ class Call:
 
     def take(self, frame: Frame) -> bool:
         """Take a frame of the guest and return whether it is the call's last. Raises ProtocolError."""
-        if frame.type == protocol.DATA:
+        if frame.type == protocol.DATA and not self._awaits_ready:
             self._take_data(frame.sub, frame.payload)
+        elif frame.type == protocol.READY and self._awaits_ready:
+            self._awaits_ready = False
         elif frame.type == protocol.CREDIT and frame.sub == protocol.INPUT:
             self._credit += protocol.credit_count(frame.payload)
             if self._credit > protocol.WINDOW:

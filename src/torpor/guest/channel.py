@@ -106,8 +106,8 @@ class Channel(asyncio.BufferedProtocol):
             )
         return welcome
 
-    async def call(self, request: dict[str, Any]) -> Call:
-        """Begin a call; while the line is held, at its release.
+    async def call(self, request: dict[str, Any], *, connects: bool = False) -> Call:
+        """Begin a call; while the line is held, at its release. `connects`: see `Call`.
 
         Raises Unavailable if the channel is closed, Busy if the guest is leaving its machine, Busy or InvalidRequest
         if the call is one too many or too long. Nothing was sent then.
@@ -118,9 +118,9 @@ class Channel(asyncio.BufferedProtocol):
             await self._hold.changed()
         if len(self._calls) >= protocol.MAX_STREAMS - _RESERVED:
             raise Busy(f"{len(self._calls)} calls are under way in this sandbox already")
-        return self.call_now(request)
+        return self.call_now(request, connects=connects)
 
-    def call_now(self, request: dict[str, Any]) -> Call:
+    def call_now(self, request: dict[str, Any], *, connects: bool = False) -> Call:
         """Begin a call even if the line is held. Raises Unavailable or InvalidRequest as `call` does."""
         if self.closed.is_set() or self._unplugged.is_set():
             raise Unavailable(f"the guest's agent cannot be reached: {self.reason}")
@@ -129,11 +129,11 @@ class Channel(asyncio.BufferedProtocol):
             raise InvalidRequest("the command and its environment are longer than 4 MiB")
         if not self._hold.on:
             self._silence.begin()
-        return self._begin(opening)
+        return self._begin(opening, connects=connects)
 
-    def _begin(self, opening: bytes) -> Call:
+    def _begin(self, opening: bytes, *, connects: bool = False) -> Call:
         number, self._next_number = self._next_number, self._next_number + 2
-        call = self._calls[number] = Call(self, number)
+        call = self._calls[number] = Call(self, number, connects=connects)
         self._transport.write(opening)
         return call
 

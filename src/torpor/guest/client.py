@@ -20,6 +20,7 @@ from torpor.guest.answers import Adopted, HooksRan, Moved, Thawed, chunks_of, en
 from torpor.guest.calls import Call
 from torpor.guest.channel import Channel
 from torpor.guest.commands import Commands
+from torpor.guest.ports import Ports
 from torpor.guest.refusals import clean
 from torpor.model.identity import Identity
 from torpor.wire.public import FileEntry
@@ -48,10 +49,10 @@ async def connect(sock: socket.socket, *, timeout_s: float) -> Guest:
     return Guest(await Channel.open(sock, timeout_s=timeout_s), patience_s=timeout_s)
 
 
-class Guest(Commands):
+class Guest(Commands, Ports):
     """One running guest. Methods may be called at the same time; `aclose` ends the line, not the guest.
 
-    What has to do with commands is in `Commands`.
+    What has to do with commands is in `Commands`, what has to do with servers in the guest in `Ports`.
     """
 
     def __init__(self, channel: Channel, patience_s: float = _PATIENCE_S) -> None:
@@ -88,16 +89,18 @@ class Guest(Commands):
         identity: Identity,
         *,
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         thaw: bool = True,
         event: Event | None = None,
     ) -> int:
         """Give the guest its identity, the time and fresh entropy, and let everything of the user's run on.
 
-        `env` is added to what every later command starts from. Without `thaw` everything of the user's stands still
-        until `thaw`. Returns how many hooks the guest has for `event`. Passes a held line.
+        `env` is added to what every later command starts from; so are `secrets`, in place of all that the guest had
+        (None: it keeps those). Without `thaw` everything of the user's stands still until `thaw`. Returns how many
+        hooks the guest has for `event`. Passes a held line.
 
-        Raises RestoreFailed unless the guest has confirmed all of it; InvalidRequest, with nothing sent, if `env` is
-        too long.
+        Raises RestoreFailed unless the guest has confirmed all of it; InvalidRequest, with nothing sent, if `env` and
+        `secrets` are too long.
         """
         began_ns = time.time_ns()
         request = {
@@ -108,6 +111,7 @@ class Guest(Commands):
             "wall_ns": began_ns,
             "generation": began_ns,
             "env": None if env is None else dict(env),
+            "secrets": None if secrets is None else dict(secrets),
             "thaw": thaw,
             "event": event,
         }

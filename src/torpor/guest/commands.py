@@ -11,8 +11,8 @@ from typing import Any
 
 from torpor.errors import InvalidRequest, OutcomeUnknown
 from torpor.guest.answers import Moved, read
+from torpor.guest.asking import Asking
 from torpor.guest.calls import Call
-from torpor.guest.channel import Channel
 from torpor.guest.told import frames_of, job_of, jobs_of
 from torpor.kit.beside import beside
 from torpor.model.ids import JobId
@@ -20,15 +20,12 @@ from torpor.wire.frames import Frame, Kind
 from torpor.wire.host import ExecOrder, ExecOutcome, Job, JobOrder
 
 
-class Commands:
+class Commands(Asking):
     """What can be asked of a guest's agent about commands. Methods may be called at the same time.
 
     A command with an id is a *job* of the guest: it keeps what it writes, outlives whoever listens, a hibernation and
     this host agent, and is found again by its id.
     """
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
 
     async def ping(self) -> None:
         """Return when the agent has answered."""
@@ -124,18 +121,6 @@ class Commands:
     async def job(self, job: JobId) -> Job:
         """Describe a job. Raises NotFound."""
         return job_of(await self._ask({"op": "job", "job": job}), job)
-
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        async with self._call(request) as call:
-            return await call.result()
-
-    @asynccontextmanager
-    async def _call(self, request: dict[str, Any]) -> AsyncIterator[Call]:
-        call = await self._channel.call(request)
-        try:
-            yield call
-        finally:
-            await call.aclose()
 
 
 def _request_of(op: str, order: ExecOrder) -> dict[str, Any]:

@@ -19,6 +19,7 @@ _CLASSES: dict[str, type[errors.TorporError]] = {
         errors.Conflict,
         errors.OutOfSpace,
         errors.Busy,
+        errors.PortClosed,
         errors.Unsupported,
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -14,11 +15,14 @@ from torpor.guest.channel import Channel
 from torpor.guest.client import Guest
 from torpor.host.live import ConnectGuest, Incarnation, Live
 from torpor.host.meter import Meter
+from torpor.host.network_notes import read_egress, read_slot
 from torpor.host.record import BASE, MachineRecord, is_marked_paused, read_usage
 from torpor.host.unreachable import Unreachable
 from torpor.kit.beside import beside
 from torpor.kit.files import sweep
 from torpor.kit.shielded import shielded
+from torpor.network.absent import NoNetwork, Nowhere
+from torpor.network.contract import Network, Slot
 from torpor.storage.frozen import read as read_frozen
 from torpor.vmm.driver import Place, Survivors
 
@@ -30,27 +34,39 @@ _FIRST_S, _LONGEST_S = 1.0, 30.0
 TakeOver = Callable[[Unreachable], Awaitable[bool]]
 
 
-async def adopt(survivors: Survivors, folder: Path, record: MachineRecord, *, within_s: float) -> Incarnation:
-    """Take over the machine that is on record in a sandbox's folder, if it answers within a time.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What outlived an earlier host agent: machines, and the slots that connect them."""
+
+    survivors: Survivors
+    network: Network = field(default_factory=NoNetwork)
+
+
+async def adopt(found: Found, folder: Path, record: MachineRecord, *, within_s: float) -> Incarnation:
+    """Take over the machine that is on record in a sandbox's folder, and its slot, if it answers within a time.
 
     It runs on, unless somebody has paused it, whatever was done with it when its host agent died. There is no line to
     its guest yet. Raises SandboxLost if it is no more; Unavailable, RestoreFailed, SnapshotCorrupt, Unsupported or
     OSError if it cannot be worked with now. Then, and where this is cancelled, it is left as it is.
     """
     place = Place(record.sandbox, folder)
-    machine = await survivors.adopt(place, record.trace, within_s=within_s)
+    machine = await found.survivors.adopt(place, record.trace, within_s=within_s)
+    slot: Slot = Nowhere()
     try:
         sweep(folder)
-        base, paused = read_frozen(folder / BASE), is_marked_paused(folder)
+        base, paused, egress = read_frozen(folder / BASE), is_marked_paused(folder), read_egress(folder)
+        if noted := read_slot(folder):
+            slot = await found.network.adopt(noted, egress)
         if not paused:
             await machine.resume()
         meter = Meter.going_on(machine, record, read_usage(folder))
     except BaseException:
         await shielded(machine.leave())
+        await slot.leave()
         raise
     incarnation = Incarnation(record.sandbox, base, place, machine, Guest(Channel.lost()), meter, record.boot_ms)
     incarnation.stands_still = incarnation.paused = paused
-    incarnation.adopted = True
+    incarnation.adopted, incarnation.slot, incarnation.egress = True, slot, egress
     _log.info("took over a machine", sandbox=record.sandbox, pid=machine.pid, paused=paused)
     return incarnation
 

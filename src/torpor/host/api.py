@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from torpor.errors import InvalidRequest, NotFound, OutcomeUnknown, TorporError
+from torpor.host.capacity_api import capacity_routes
 from torpor.host.flow.ask import guest_of
 from torpor.host.flow.create import Source, create
 from torpor.host.flow.deadline import set_deadline
@@ -20,12 +21,14 @@ from torpor.host.flow.delete import delete
 from torpor.host.flow.freeze import FreezeOrder
 from torpor.host.flow.hibernate import hibernate
 from torpor.host.flow.pause import pause, resume
-from torpor.host.flow.rollback import rollback
+from torpor.host.flow.rollback import Changes, rollback
 from torpor.host.flow.snapshot import snapshot
 from torpor.host.flow.wake import wake
 from torpor.host.host import Host
 from torpor.host.jobs_api import job_routes
+from torpor.host.network_api import network_routes, told_egress
 from torpor.host.parsing import body_of, flag, json_answer, sandbox_id, sandbox_of
+from torpor.host.ports_api import port_routes
 from torpor.host.streaming import Stream
 from torpor.host.views import (
     damaged_view,
@@ -37,10 +40,22 @@ from torpor.host.views import (
     usage_view,
 )
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, is_snapshot_id
+from torpor.model.network import NO_NETWORK
 from torpor.model.snapshot import Kind as SnapshotKind
+from torpor.storage.volume import ensure_room
 from torpor.vmm.bounded_log import read_log
 from torpor.wire.errors import status_of, to_body
-from torpor.wire.host import HOST_API_VERSION, Closed, Deadline, Freeze, FrozenList, IncarnationList, Restore, Rollback
+from torpor.wire.host import (
+    HOST_API_VERSION,
+    Closed,
+    Deadline,
+    Freeze,
+    FrozenList,
+    IncarnationList,
+    Restore,
+    Rollback,
+    Wake,
+)
 from torpor.wire.public import DirListing, Rename, TemplateList, Verified, Written
 
 _log = structlog.get_logger(__name__)
@@ -65,6 +80,9 @@ def host_app(host: Host) -> Starlette:
         Route(f"{one}/snapshots", api.snapshot, methods=["POST"]),
         Route(f"{one}/rollback", api.rollback, methods=["POST"]),
         *job_routes(host, one),
+        *capacity_routes(host, root),
+        *network_routes(host, root),
+        *port_routes(host, one),
         Route(f"{one}/logs", api.logs, methods=["GET"]),
         Route(fs, api.read, methods=["GET"]),
         Route(fs, api.write, methods=["PUT"]),
@@ -112,7 +130,9 @@ class _Api:
             snapshot=None if order.snapshot is None else _snapshot_id(order.snapshot),
             sleeper=None if order.sleeper is None else sandbox_id(order.sleeper),
             env=order.env,
+            secrets=order.secrets,
             deadline=order.deadline,
+            egress=told_egress(order.network) or NO_NETWORK,
         )
         return json_answer(incarnation_view(await create(self._host, sandbox, source)), status=201)
 
@@ -140,7 +160,8 @@ class _Api:
         return json_answer(snapshot_view(taken, self._host.live.usage_of(sandbox)))
 
     async def wake(self, request: Request) -> Response:
-        return json_answer(incarnation_view(await wake(self._host, sandbox_of(request))))
+        order = await body_of(request, Wake)
+        return json_answer(incarnation_view(await wake(self._host, sandbox_of(request), told_egress(order.network))))
 
     async def snapshot(self, request: Request) -> Response:
         order = _freeze_order(await body_of(request, Freeze))
@@ -149,8 +170,10 @@ class _Api:
         return json_answer(snapshot_view(taken, self._host.live.usage_of(sandbox)), status=201)
 
     async def rollback(self, request: Request) -> Response:
-        wanted = _snapshot_id((await body_of(request, Rollback)).snapshot)
-        return json_answer(incarnation_view(await rollback(self._host, sandbox_of(request), wanted)))
+        order, sandbox = await body_of(request, Rollback), sandbox_of(request)
+        wanted = _snapshot_id(order.snapshot)
+        changes = Changes(order.secrets, told_egress(order.network))
+        return json_answer(incarnation_view(await rollback(self._host, sandbox, wanted, changes)))
 
     async def snapshots(self, _request: Request) -> Response:
         there = await asyncio.to_thread(self._host.snapshots.names)
@@ -183,6 +206,7 @@ class _Api:
 
     async def write(self, request: Request) -> Response:
         query, path = request.query_params, _path(request)
+        await asyncio.to_thread(ensure_room, self._host.layout, 0)
         async with guest_of(self._host, sandbox_of(request)) as guest:
             written = await guest.write(
                 path, request.stream(), mode=_mode(request), user=query.get("user"), append=flag(request, "append")

@@ -24,6 +24,7 @@ from torpor.host.views import template_view
 from torpor.kit.files import sweep
 from torpor.model.ids import TemplateName
 from torpor.model.template import BAKE_FORMAT, RECIPES, Recipe, Template
+from torpor.network.addresses import COMMAND_LINE_WORD, GUEST_MAC
 from torpor.storage.debian import cloud_kernel_package, host_archive, newest_version
 from torpor.storage.frozen import read
 from torpor.storage.images import Images, digest_of, digest_of_folder
@@ -43,6 +44,7 @@ _log = structlog.get_logger(__name__)
 # (security modules, auditing, pressure statistics, watchdogs), and huge pages only on request, since a touched page is
 # a saved page.
 _COMMAND_LINE = (
+    f"{COMMAND_LINE_WORD} "
     "console=ttyS0 reboot=t panic=-1 random.trust_cpu=on quiet loglevel=4 "
     "lsm=capability audit=0 psi=0 nowatchdog tsc=nowatchdog transparent_hugepage=madvise"
 )
@@ -122,7 +124,8 @@ class _Bake:
         self._log = layout.logs / f"bake-{recipe.name}.log"
 
     async def run(self) -> Template:
-        self._log.write_text("")
+        self._log.unlink(missing_ok=True)
+        self._log.touch(mode=0o600)
         images = await self._ensure_images()
         driver = await DriverChoice(HostConfig.from_environment(self._layout.home), self._layout)()
         digest = digest_of(BAKE_FORMAT, self._recipe, images, driver.fingerprint, _COMMAND_LINE)
@@ -195,6 +198,7 @@ class _Bake:
             command_line=_COMMAND_LINE,
             images=images,
             fingerprint=driver.fingerprint,
+            mac=GUEST_MAC,
         )
         with self._templates.publish(self._recipe.name) as draft, self._step("snapshot", "boot from cold, then freeze"):
             return await boot_and_freeze(driver, self._images, described, draft, self._log)

@@ -13,6 +13,7 @@ import structlog
 
 from torpor.errors import NotFound
 from torpor.host.config import HostConfig
+from torpor.host.containment import contain
 from torpor.storage.layout import Layout
 from torpor.vmm.driver import Driver
 from torpor.vmm.qemu.driver import PROGRAM, QemuDriver, qemu_version
@@ -35,14 +36,16 @@ class DriverChoice:
     async def __call__(self) -> Driver:
         """Return the driver.
 
-        Raises Unsupported without a usable QEMU, NotFound while there is no kernel to probe with.
+        Raises Unsupported without a usable QEMU or what contains it, NotFound while there is no kernel to probe with.
         """
         async with self._lock:
             if self._driver is None:
                 version = await qemu_version()
+                contained = await contain(self._config.containment, self._layout, PROGRAM)
                 verdict = await self._decide(version)
                 _log.info("machines are run by QEMU", accelerator=verdict.accelerator, why=verdict.why, version=version)
-                self._driver = QemuDriver(accelerator_of(verdict), version)
+                jail, groups = contained.walls.jail, contained.groups
+                self._driver = QemuDriver(accelerator_of(verdict), version, jail=jail, groups=groups)
             return self._driver
 
     async def _decide(self, version: str) -> Verdict:

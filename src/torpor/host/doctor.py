@@ -12,13 +12,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torpor.errors import InvalidRequest, TorporError
 from torpor.host.choice import verdict_file
 from torpor.host.config import volume_from_environment
+from torpor.host.containment import ContainmentConfig
+from torpor.host.doctor_containment import look_at_cgroups, look_at_jail
+from torpor.host.sight import Finding, Sight
 from torpor.model.ids import TemplateName
 from torpor.storage.layout import Layout
 from torpor.storage.room import GIB, MIB, free_and_total
@@ -28,8 +29,6 @@ from torpor.storage.volume import VolumeConfig, mounted_layout, survey
 from torpor.vmm.qemu.driver import INSTALL, OLDEST_VERSION, PROGRAM
 from torpor.vmm.qemu.probe import recall
 from torpor.vmm.qemu.tsc import tsc_khz
-
-Verdict = Literal["ok", "warn", "bad"]
 
 # What one bake and a few sandboxes take, with room to spare.
 DISK_WANTED, DISK_NEEDED = 8 * GIB, 2 * GIB
@@ -43,53 +42,20 @@ PROGRAMS = {
     "apt-get": ("apt", "fetches the guest's kernel"),
     "dpkg-deb": ("dpkg", "unpacks it"),
     "cpio": ("cpio", "packs the guest's first file system"),
-    "setpriv": ("util-linux", "ends the machine of a bake that has died"),
+    "setpriv": ("util-linux", "gives each machine a user, and ends that of a bake that has died"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at. `mend` says what to do about it, and is empty where nothing has to be done.
-
-    verdict: "ok"; "warn" (it works, with a limit that `says` names); "bad" (sandboxes will not run).
-    """
-
-    name: str
-    verdict: Verdict
-    says: str
-    mend: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """Where to look. `search_path` is a PATH; system folders that a user's PATH leaves out are searched too.
-
-    `volume` returns what is set about the volume, or raises InvalidRequest.
-    """
-
-    home: Path
-    root: Path = Path("/")
-    search_path: str = os.defpath
-    is_root: bool = False
-    volume: Callable[[], VolumeConfig] = VolumeConfig
-
-    def program(self, name: str) -> str | None:
-        """Return where a program is, None if it is not installed."""
-        folders = f"{self.search_path}:{self.root / 'usr/sbin'}:{self.root / 'sbin'}"
-        return shutil.which(name, path=folders)
-
-    def read(self, path: str) -> str:
-        """Return the text of a file below the root; empty if it is not there."""
-        try:
-            return (self.root / path).read_text(errors="replace")
-        except OSError:
-            return ""
 
 
 def examine(home: Path) -> list[Finding]:
     """Look at this host, and at the data directory `home` (which need not exist yet). Never raises."""
     path = os.environ.get("PATH", os.defpath)
-    sight = Sight(home, search_path=path, is_root=os.geteuid() == 0, volume=volume_from_environment)
+    sight = Sight(
+        home,
+        search_path=path,
+        is_root=os.geteuid() == 0,
+        volume=volume_from_environment,
+        containment=ContainmentConfig.from_environment,
+    )
     return findings(sight, CHECKS)
 
 
@@ -265,15 +231,6 @@ def _unseen(name: str) -> Finding:
     return Finding(name, "ok", says)
 
 
-def look_at_cgroups(sight: Sight) -> Finding:
-    """Which version of control groups the host has."""
-    if (sight.root / "sys/fs/cgroup/cgroup.controllers").exists():
-        return Finding("cgroups", "ok", "version 2")
-    if (sight.root / "sys/fs/cgroup").is_dir() and any((sight.root / "sys/fs/cgroup").iterdir()):
-        return Finding("cgroups", "ok", "version 1 (or both); guests have version 2 of their own")
-    return Finding("cgroups", "ok", "none on this host; guests have version 2 of their own")
-
-
 def look_at_rights(sight: Sight) -> Finding:
     """Which user this is."""
     if sight.is_root:
@@ -343,6 +300,7 @@ CHECKS: tuple[Callable[[Sight], Finding], ...] = (
     look_at_memory,
     look_at_disk_space,
     look_at_data_directory,
+    look_at_jail,
     look_at_cgroups,
     look_at_rights,
     look_at_network,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torpor.model.template import Template
 from torpor.storage.images import Images
-from torpor.vmm.driver import Disk, Hardware
+from torpor.vmm.driver import Disk, Hardware, Nic
 
 
 def hardware_of(images: Images, template: Template, overlay: Path) -> Hardware:
@@ -19,4 +19,5 @@ def hardware_of(images: Images, template: Template, overlay: Path) -> Hardware:
         initrd=kernel / "initrd",
         command_line=template.command_line,
         disks=(Disk(root / "root.img", overlay), Disk(runtime / "runtime.img")),
+        nic=None if template.mac is None else Nic(template.mac),
     )

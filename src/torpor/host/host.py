@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torpor.host.admission import Admission
 from torpor.host.live import ConnectGuest, Live
 from torpor.host.prepared import Preparer
 from torpor.host.spares import Spares
@@ -23,3 +24,4 @@ class Host:
     spares: Spares
     connect_guest: ConnectGuest
     live: Live
+    admission: Admission

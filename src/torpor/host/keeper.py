@@ -8,12 +8,14 @@ that runs. Machines are found by the process table, and by the records in the fo
 * while no server lives, one that is noted nowhere is ended: it was being prepared when its server died. If there is a
   record that cannot be read, it may be that one's, and is left alone.
 
-It ends itself when there is neither a server nor a machine. `python keeper.py SANDBOXES ALIVE LOCK`: the folder of the
-sandboxes, the file that a server holds a lock of while it lives, and the file that a keeper does.
+It ends itself when there is neither a server nor a machine, and removes the machines' control groups then. `python
+keeper.py SANDBOXES ALIVE LOCK`: the folder of the sandboxes, the file that a server holds a lock of while it lives, and
+the file that a keeper does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -47,8 +49,26 @@ def main(sandboxes: str, alive: str, own_lock: str) -> None:
         if not server or time.monotonic() - looked_at >= _SELDOM_S:
             looked_at = time.monotonic()
             if not look(sandboxes, server=server) and not server:
+                remove_groups(os.path.join(os.path.dirname(alive), "cgroups"))
                 return
         time.sleep(_EVERY_S)
+
+
+def remove_groups(noted: str) -> None:
+    """Remove the control groups of machines that have ended, below the folders that a file names, one a line."""
+    for top in _written(noted).decode(errors="replace").splitlines():
+        if os.path.basename(top).startswith("torpor-"):
+            for group in [*(entry.path for entry in _folders_in(top)), top]:
+                with contextlib.suppress(OSError):  # it is gone, or somebody is in it again
+                    os.rmdir(group)
+
+
+def _folders_in(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
 
 
 def server_lives(alive: str) -> bool:

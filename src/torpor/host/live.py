@@ -22,7 +22,10 @@ from torpor.kit.files import allocated_bytes, remove_tree
 from torpor.kit.locks import KeyedLocks
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
+from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.usage import Reading
+from torpor.network.absent import Nowhere
+from torpor.network.contract import Slot
 from torpor.storage.frozen import DISK, Frozen
 from torpor.vmm.driver import Machine, Place
 
@@ -50,10 +53,13 @@ def _taken_up(disk: Path, last: int) -> int:
         return last
 
 
-async def ended(machine: Machine, guest: Guest, discard: Callable[[], None]) -> None:
-    """Close the line to a guest, end its machine, and discard what they leave; each also if the one before fails."""
+async def ended(machine: Machine, guest: Guest, slot: Slot, discard: Callable[[], None]) -> None:
+    """Close the line to a guest, end its machine, give up its slot, and discard what they leave; each also if the one
+    before fails.
+    """
     async with AsyncExitStack() as undo:
         undo.callback(discard)
+        undo.push_async_callback(slot.aclose)
         undo.push_async_callback(machine.aclose)
         undo.push_async_callback(guest.aclose)
 
@@ -64,7 +70,8 @@ class Incarnation:
 
     `base` is what it came from or was last frozen into, with its folder in the sandbox's own. `guest` is the line to
     the guest as it was last made; see `reach`. It `stands_still` while it is frozen or paused; `paused`: somebody asked
-    for that. `adopted`: its machine was taken over from an earlier host agent.
+    for that. `adopted`: its machine was taken over from an earlier host agent. `starved`: its machine is stopped until
+    there is more room on the host's disk. `egress`: what it may reach, by its `slot` in the network.
     """
 
     id: SandboxId
@@ -77,6 +84,9 @@ class Incarnation:
     stands_still: bool = False
     paused: bool = False
     adopted: bool = False
+    starved: bool = False
+    slot: Slot = field(default_factory=Nowhere)
+    egress: Egress = NO_NETWORK
     _disk_bytes: int = 0
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
@@ -84,11 +94,16 @@ class Incarnation:
         """Return the line to the guest, made anew if it broke off while the machine lives.
 
         A line breaks when the guest says what no agent says. Raises Busy for one that is paused, Unavailable if the
-        guest does not answer.
+        guest does not answer, or is stopped for want of room on the host's disk.
         """
         async with self._reaching:
             if self.paused:
                 raise Busy(f"the sandbox {self.id} is paused", hint="resume it")
+            if self.starved:
+                raise Unavailable(
+                    f"the sandbox {self.id} stands still because the host's disk is nearly full",
+                    hint="make room on the host, then it goes on; `torpor capacity` says how much there is",
+                )
             if self.is_cut_off and self.stands_still:
                 raise Busy(f"the sandbox {self.id} stands still")
             await self._call_again(connect)
@@ -128,16 +143,17 @@ class Incarnation:
 
     async def end(self) -> None:
         """End the machine; what it wrote stays. Idempotent, and not cut short by cancellation."""
-        await shielded(ended(self.machine, self.guest, lambda: None))
+        await shielded(ended(self.machine, self.guest, self.slot, lambda: None))
 
     async def leave(self) -> None:
         """Let go of the machine, which goes on as it is until somebody adopts it."""
         await self.guest.aclose()
         await self.machine.leave()
+        await self.slot.leave()
 
     async def aclose(self) -> None:
         """End the machine and remove what it wrote. Idempotent, and not cut short by cancellation."""
-        await shielded(ended(self.machine, self.guest, partial(remove_tree, self.place.folder)))
+        await shielded(ended(self.machine, self.guest, self.slot, partial(remove_tree, self.place.folder)))
 
 
 @dataclass(slots=True)
@@ -145,7 +161,7 @@ class Sleeper:
     """A sandbox that is hibernated: a folder, and no process.
 
     `line` is what calls that were under way when it fell asleep wait on; None where there are none. `used`: what it had
-    used by then.
+    used by then. `egress`: what it may reach once it is awake.
     """
 
     id: SandboxId
@@ -153,6 +169,7 @@ class Sleeper:
     place: Place
     line: Guest | None = None
     used: Reading = _NOTHING
+    egress: Egress = NO_NETWORK
 
     def usage(self) -> Reading:
         """Return what the sandbox has used; what it sleeps in takes up room. Never fails."""
@@ -201,6 +218,10 @@ class Live:
     def all(self) -> list[Incarnation]:
         """Return every incarnation, those whose machine has died included, oldest first."""
         return [each for each in self._here.values() if isinstance(each, Incarnation)]
+
+    def everything(self) -> list[Incarnation | Sleeper | Unreachable]:
+        """Return all there is of sandboxes here, alive, asleep or out of reach."""
+        return list(self._here.values())
 
     def sleepers(self) -> list[Sleeper]:
         """Return every sandbox that sleeps here."""
@@ -268,6 +289,10 @@ class Live:
         """
         self.damaged.pop(sandbox, None)
         return self._here.pop(sandbox, None)
+
+    def is_busy(self, sandbox: SandboxId) -> bool:
+        """Tell whether a verb holds the sandbox's lock."""
+        return sandbox in self._locks
 
     def lock(self, sandbox: SandboxId) -> AbstractAsyncContextManager[None]:
         """Hold the sandbox's lock while the block runs."""

@@ -11,22 +11,28 @@ from starlette.applications import Starlette
 
 from torpor.errors import NotFound, TorporError
 from torpor.guest.client import connect
+from torpor.host.admission import Admission
 from torpor.host.adopt import greeting
 from torpor.host.api import host_app
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig
+from torpor.host.containment import sweep_groups
 from torpor.host.host import Host
 from torpor.host.keeping import keeping
+from torpor.host.limits import limits_for
 from torpor.host.live import Incarnation
 from torpor.host.lock import alive, locked
 from torpor.host.metering import metering, note
 from torpor.host.prepared import Preparer
 from torpor.host.recover import Again, recover
 from torpor.host.revive import reviving
+from torpor.host.scarcity import sparing
 from torpor.host.spares import Spares
 from torpor.kit.limits import allow_many_open_files
 from torpor.kit.shielded import shielded
 from torpor.kit.together import together
+from torpor.network.contract import Network
+from torpor.network.slots import network_of
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
@@ -49,18 +55,19 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
     home = config.home.resolve()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     survivors = QemuSurvivors()
-    allow_many_open_files()  # a sandbox takes seven
+    allow_many_open_files()  # a sandbox takes ten or so
     with (
         locked(Layout(home).lock, what=f"the data directory {home}"),
         alive(Layout(home).alive),
         use_volume(home, config.volume) as layout,
     ):
-        async with keeping(layout, survivors):
-            host = await _put_together(config, layout, survivors)
+        async with keeping(layout, survivors), network_of(home, config.network) as network:
+            host = await _put_together(config, layout, survivors, network)
             try:
                 again = Again(host.live, layout, host.snapshots, survivors)
                 async with (
                     reviving(host.live),
+                    sparing(host.live, host.layout),
                     metering(host.live),
                     greeting(host.live, host.connect_guest, again),
                 ):
@@ -69,22 +76,25 @@ async def host_agent(config: HostConfig) -> AsyncIterator[Starlette]:
                 await shielded(_leave_all(host))
 
 
-async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors) -> Host:
+async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors, network: Network) -> Host:
     snapshots = Snapshots(layout)
-    live = await recover(layout, snapshots, survivors)
+    live = await recover(layout, snapshots, survivors, network)
+    sweep_groups(layout)
     choose = DriverChoice(config, layout)
     with suppress(NotFound):  # no template yet, so no kernel to probe with: decided at the first create
         await choose()
     connect_guest = partial(connect, timeout_s=config.guest_timeout_s)
-    preparer = Preparer(layout, Images(layout), choose, connect_guest)
+    preparer = Preparer(layout, Images(layout), choose, connect_guest, network)
+    admission = Admission(live, limits_for(config.capacity, layout))
     return Host(
         layout=layout,
         templates=Templates(layout),
         snapshots=snapshots,
         preparer=preparer,
-        spares=Spares(preparer, keep_s=config.spare_s),
+        spares=Spares(preparer, admission, keep_s=config.spare_s),
         connect_guest=connect_guest,
         live=live,
+        admission=admission,
     )
 
 

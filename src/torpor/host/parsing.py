@@ -29,7 +29,7 @@ async def body_of(request: Request, model: type[M]) -> M:
         if len(held) > _MAX_BODY_BYTES:
             raise InvalidRequest(f"the request is larger than {_MAX_BODY_BYTES} bytes")
     try:
-        return model.model_validate_json(bytes(held))
+        return model.model_validate_json(bytes(held) or b"{}")  # an order without words says nothing
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the request"

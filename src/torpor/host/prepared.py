@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from torpor.errors import RestoreFailed, Unsupported
@@ -13,6 +14,7 @@ from torpor.guest.client import Guest
 from torpor.host.choice import ChooseDriver
 from torpor.host.hardware import hardware_of
 from torpor.host.live import ConnectGuest, ended, moved
+from torpor.host.network_notes import write_slot
 from torpor.host.record import BASE
 from torpor.host.sleep import clear
 from torpor.host.trouble import translated
@@ -22,6 +24,8 @@ from torpor.kit.owning import own
 from torpor.kit.shielded import shielded, wait_ended
 from torpor.model.identity import NOBODY
 from torpor.model.template import Fingerprint
+from torpor.network.absent import NoNetwork, Nowhere
+from torpor.network.contract import Network, Slot
 from torpor.storage.frozen import DISK, MEMORY, STATE, Frozen, link_parts, read_ahead
 from torpor.storage.frozen import read as read_frozen
 from torpor.storage.images import Images
@@ -38,13 +42,15 @@ _NO_PLACE = "no place for the machine could be made"
 class Prepared:
     """A frozen guest, come to life in a place, with an agent that answers and has no name yet.
 
-    `base`: what it came from, in its place. `lasting`: the place was there before and stays, with its base.
+    `base`: what it came from, in its place. `slot`: its place in the network, with a closed gate. `lasting`: the place
+    was there before and stays, with its base.
     """
 
     base: Frozen
     place: Place
     machine: Machine
     guest: Guest
+    slot: Slot
     lasting: bool = False
 
     def settle(self, place: Place) -> None:
@@ -71,7 +77,7 @@ class Prepared:
     async def aclose(self) -> None:
         """End the machine and remove what is its own. Idempotent, and not cut short by cancellation."""
         discard = partial(clear if self.lasting else remove_tree, self.place.folder)
-        await shielded(ended(self.machine, self.guest, discard))
+        await shielded(ended(self.machine, self.guest, self.slot, discard))
         reached("restore.undone")
 
 
@@ -83,6 +89,7 @@ class Preparer:
     images: Images
     vmm: ChooseDriver
     connect_guest: ConnectGuest
+    network: Network = field(default_factory=NoNetwork)
 
     async def prepare_ahead(self, frozen: Frozen, place: Place) -> Prepared:
         """Prepare a machine for later, which stands still. Raises as `prepare` does, and SandboxLost."""
@@ -108,9 +115,10 @@ class Preparer:
                 undo.callback(remove_tree, place.folder)
                 link_parts(frozen.folder, place.folder / BASE)
             base = read_frozen(place.folder / BASE)
-            machine, guest = await self._start(undo, base, place, None)
+            slot = await own(undo, self._slot_for(base))
+            machine, guest = await self._start(undo, base, place, slot, None)
             undo.pop_all()
-            return Prepared(base, place, machine, guest)
+            return Prepared(base, place, machine, guest, slot)
 
     async def prepare_again(self, base: Frozen, place: Place, line: Guest | None) -> Prepared:
         """Bring a sandbox that sleeps to life in its own place; `line` is what waits for it, which it goes on with.
@@ -121,17 +129,22 @@ class Preparer:
         async with AsyncExitStack() as undo:
             await asyncio.to_thread(ensure_room, self.layout, 0)
             undo.callback(clear, place.folder)
-            machine, guest = await self._start(undo, base, place, line)
+            slot = await own(undo, self._slot_for(base))
+            machine, guest = await self._start(undo, base, place, slot, line)
             undo.pop_all()
-            return Prepared(base, place, machine, guest, lasting=True)
+            return Prepared(base, place, machine, guest, slot, lasting=True)
+
+    async def _slot_for(self, base: Frozen) -> Slot:
+        """Return a new slot; what was frozen without a network card has no use for one that leads anywhere."""
+        return Nowhere() if base.template.mac is None else await self.network.take()
 
     async def _start(
-        self, undo: AsyncExitStack, base: Frozen, place: Place, line: Guest | None
+        self, undo: AsyncExitStack, base: Frozen, place: Place, slot: Slot, line: Guest | None
     ) -> tuple[Machine, Guest]:
         vmm = await self.vmm()
         reading = asyncio.create_task(asyncio.to_thread(read_ahead, base))  # while the process starts
         try:
-            machine = await own(undo, self._load(vmm, base, place))
+            machine = await own(undo, self._load(vmm, base, place, slot))
         finally:
             await wait_ended(reading)  # where this is cut short, the machine has an owner already
         reached("restore.loaded")
@@ -148,20 +161,26 @@ class Preparer:
             raise
         return machine, await own(undo, self.connect_guest(sock))
 
-    async def _load(self, vmm: Driver, base: Frozen, place: Place) -> Machine:
+    async def _load(self, vmm: Driver, base: Frozen, place: Place, slot: Slot) -> Machine:
         overlay = place.folder / DISK
         with translated(RestoreFailed, _NO_PLACE):
             clone(base.folder / DISK, overlay)
+            write_slot(place.folder, slot.name)  # so that the next host agent knows who has it
         hardware = hardware_of(self.images, base.template, overlay)
-        with translated(RestoreFailed, "the machine did not start"):
-            return await vmm.load(place, hardware, Saved(base.folder / MEMORY, base.folder / STATE))
+        tap = slot.open_tap()
+        try:
+            with translated(RestoreFailed, "the machine did not start"):
+                return await vmm.load(place, hardware, Saved(base.folder / MEMORY, base.folder / STATE), tap)
+        finally:
+            if tap is not None:
+                os.close(tap)
 
 
 def check_fingerprint(frozen: Frozen, here: Fingerprint) -> None:
     """Refuse what was frozen by another VMM, version, machine, accelerator or CPU model, before anything starts."""
-    for field in dataclasses.fields(Fingerprint):
-        made_with, has = getattr(frozen.template.fingerprint, field.name), getattr(here, field.name)
+    for each in dataclasses.fields(Fingerprint):
+        made_with, has = getattr(frozen.template.fingerprint, each.name), getattr(here, each.name)
         if made_with != has:
             raise Unsupported(
-                f"{frozen.title} was made with {field.name} {made_with!r}, and this host has {has!r}", hint=frozen.mend
+                f"{frozen.title} was made with {each.name} {made_with!r}, and this host has {has!r}", hint=frozen.mend
             )

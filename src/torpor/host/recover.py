@@ -16,10 +16,11 @@ from pathlib import Path
 import structlog
 
 from torpor.errors import Busy, Failed, TorporError
-from torpor.host.adopt import adopt
+from torpor.host.adopt import Found, adopt
 from torpor.host.evidence import Finding, State, holds_living, look_at
 from torpor.host.live import Live
 from torpor.host.lock import locked
+from torpor.host.network_notes import slots_noted
 from torpor.host.record import FORMER, NEXT, MachineRecord
 from torpor.host.sleep import find_sleeper
 from torpor.host.unreachable import Unreachable
@@ -27,6 +28,7 @@ from torpor.kit.files import remove_tree, sweep
 from torpor.kit.procfs import ProcessMark
 from torpor.kit.together import together
 from torpor.model.ids import SandboxId, is_sandbox_id
+from torpor.network.contract import Network
 from torpor.storage.layout import Layout
 from torpor.storage.snapshots import Snapshots
 from torpor.vmm.driver import Place, Survivors
@@ -50,7 +52,7 @@ class _Evidence:
         return [(folder, finding) for folder, finding in self.found.items() if finding.state in states]
 
 
-async def recover(layout: Layout, snapshots: Snapshots, survivors: Survivors) -> Live:
+async def recover(layout: Layout, snapshots: Snapshots, survivors: Survivors, network: Network | None = None) -> Live:
     """Take over what sleeps and what lives in a data directory, and remove everything else; return who is here.
 
     What cannot be read is left alone, so that somebody can look at it, and so is a machine that does not answer. The
@@ -60,10 +62,16 @@ async def recover(layout: Layout, snapshots: Snapshots, survivors: Survivors) ->
     found = await asyncio.to_thread(_look, layout, snapshots, survivors, running)
     stuck = await _end_nobodys(survivors, running, await asyncio.to_thread(_machines_of, survivors, found))
     live = await asyncio.to_thread(_clear_up, layout, snapshots, found, _folders_of(survivors, found, stuck))
+    left = Found(survivors) if network is None else Found(survivors, network)
+    await left.network.sweep(await asyncio.to_thread(_slots_noted, layout.sandboxes))
     for folder, finding in found.all(State.OBSCURE):
-        live.enter(_out_of_reach(survivors, folder, None, finding.reason))
-    await _adopt_all(live, survivors, found)
+        live.enter(_out_of_reach(left, folder, None, finding.reason))
+    await _adopt_all(live, left, found)
     return live
+
+
+def _slots_noted(sandboxes: Path) -> set[str]:
+    return slots_noted(list(sandboxes.iterdir()))
 
 
 def _look(layout: Layout, snapshots: Snapshots, survivors: Survivors, running: Collection[ProcessMark]) -> _Evidence:
@@ -168,34 +176,34 @@ def _sweep(*folders: Path) -> None:
             _log.info("removed a draft", folder=folder.name, name=name)
 
 
-def _out_of_reach(survivors: Survivors, folder: Path, record: MachineRecord | None, reason: str) -> Unreachable:
+def _out_of_reach(left: Found, folder: Path, record: MachineRecord | None, reason: str) -> Unreachable:
     sandbox = SandboxId(folder.name)
     _log.error("a machine could not be taken over; it is left as it is", sandbox=sandbox, reason=reason)
-    return Unreachable(sandbox, Place(sandbox, folder), survivors, record, reason)
+    return Unreachable(sandbox, Place(sandbox, folder), left.survivors, record, reason, left.network)
 
 
-async def _adopt_all(live: Live, survivors: Survivors, evidence: _Evidence) -> None:
+async def _adopt_all(live: Live, left: Found, evidence: _Evidence) -> None:
     limit, until = asyncio.Semaphore(_AT_ONCE), time.monotonic() + _ALL_ANSWER_S
 
     async def one(folder: Path, record: MachineRecord) -> None:
         async with limit:
             within_s = min(_ANSWER_S, until - time.monotonic())
             if within_s > 0:
-                await _take_over(live, survivors, folder, record, within_s)
+                await _take_over(live, left, folder, record, within_s)
             else:
-                live.enter(_out_of_reach(survivors, folder, record, "others that do not answer were tried before it"))
+                live.enter(_out_of_reach(left, folder, record, "others that do not answer were tried before it"))
 
     living = [(folder, finding.record) for folder, finding in evidence.all(State.ALIVE) if finding.record is not None]
     if living:
         await together(*(one(folder, record) for folder, record in living))
 
 
-async def _take_over(live: Live, survivors: Survivors, folder: Path, record: MachineRecord, within_s: float) -> None:
+async def _take_over(live: Live, left: Found, folder: Path, record: MachineRecord, within_s: float) -> None:
     """Take over a sandbox's machine, or note why that cannot be."""
     try:
-        live.enter(await adopt(survivors, folder, record, within_s=within_s))
+        live.enter(await adopt(left, folder, record, within_s=within_s))
     except (TorporError, OSError) as error:
-        live.enter(_out_of_reach(survivors, folder, record, str(error)))
+        live.enter(_out_of_reach(left, folder, record, str(error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +235,8 @@ class Again:
 
     async def _adopted(self, one: Unreachable, record: MachineRecord) -> bool:
         try:
-            self.live.enter(await adopt(self.survivors, one.place.folder, record, within_s=self.within_s))
+            left = Found(self.survivors, one.network)
+            self.live.enter(await adopt(left, one.place.folder, record, within_s=self.within_s))
         except (TorporError, OSError) as error:
             one.reason = str(error)
             return False

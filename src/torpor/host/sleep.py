@@ -12,6 +12,7 @@ import structlog
 
 from torpor.errors import SnapshotCorrupt
 from torpor.host.live import Sleeper
+from torpor.host.network_notes import EGRESS, read_egress
 from torpor.host.record import BASE, DEADLINE, USAGE, read_usage
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import fsync_path, remove_tree, write_whole
@@ -24,7 +25,7 @@ from torpor.vmm.driver import Place
 
 _log = structlog.get_logger(__name__)
 _MARKER, _WOKEN = "asleep", "woken"
-_KEPT = frozenset({BASE, _MARKER, _WOKEN, DEADLINE, USAGE})
+_KEPT = frozenset({BASE, _MARKER, _WOKEN, DEADLINE, USAGE, EGRESS})
 
 
 def mark_asleep(folder: Path, snapshot: SnapshotId) -> None:
@@ -98,7 +99,7 @@ def find_sleeper(folder: Path, snapshots: Snapshots) -> Sleeper:
     clear(folder)
     sandbox, counted = SandboxId(folder.name), read_usage(folder)
     used = Reading() if counted is None else Reading(counted.cpu_seconds, counted.resident_byte_seconds)
-    return Sleeper(sandbox, base, Place(sandbox, folder), used=used)
+    return Sleeper(sandbox, base, Place(sandbox, folder), used=used, egress=read_egress(folder))
 
 
 def _base_of(folder: Path) -> Frozen | None:

@@ -3,7 +3,7 @@
 Most of a restore's time is the start of a VMM process and, under emulation, the translation of the code that a guest
 runs for the first time. So after each create the template gets a spare: a machine whose guest has been named once,
 for practice, and stands still, which costs no CPU and little memory. The next create takes it. One that nobody takes
-is ended.
+is ended. A spare never takes room that a sandbox wants: it is ended first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any
 import structlog
 
 from torpor.errors import TorporError
+from torpor.host.admission import Admission, need_of_machine
 from torpor.host.prepared import Prepared, Preparer
 from torpor.kit.shielded import end_tasks
+from torpor.model.capacity import Need, total
 from torpor.model.ids import TemplateName
 from torpor.storage.frozen import Frozen
 from torpor.vmm.driver import Place
@@ -34,9 +36,10 @@ _PRACTISE_AFTER_S = 0.5
 class Spares:
     """At most one spare for each template, kept for `keep_s` seconds; none at all if that is 0."""
 
-    def __init__(self, preparer: Preparer, *, keep_s: float) -> None:
-        self._preparer, self._keep_s = preparer, keep_s
+    def __init__(self, preparer: Preparer, admission: Admission, *, keep_s: float) -> None:
+        self._preparer, self._admission, self._keep_s = preparer, admission, keep_s
         self._spares: dict[TemplateName, _Spare] = {}
+        self._giving_way = asyncio.Lock()
 
     async def take(self, frozen: Frozen) -> Prepared:
         """Return a machine prepared from a template, which the caller owns.
@@ -52,11 +55,34 @@ class Spares:
         return await self._preparer.prepare(frozen, self._new_place())
 
     def refill(self, frozen: Frozen) -> None:
-        """Begin to prepare a spare of a template unless there is one. If that fails, the next create says why."""
-        name = frozen.template.name
+        """Begin to prepare a spare of a template unless there is one, or no room for it.
+
+        If that fails, the next create says why.
+        """
+        name, need = frozen.template.name, need_of_machine(frozen.template)
         there = self._spares.get(name)
-        if self._keep_s > 0 and (there is None or there.task.done()):
-            self._spares[name] = _Spare(self._preparer.prepare_ahead(frozen, self._new_place()), name, self._keep_s)
+        if self._keep_s <= 0 or (there is not None and not there.task.done()):
+            return
+        self._spares.pop(name, None)
+        if self._admission.fits(self.needs(), need):
+            preparing = self._preparer.prepare_ahead(frozen, self._new_place())
+            self._spares[name] = _Spare(preparing, name, need, self._keep_s)
+
+    def needs(self, besides: TemplateName | None = None) -> Need:
+        """Return what the spares take of this host; leave one template's out."""
+        return total(spare.need for name, spare in self._spares.items() if name != besides and not spare.task.done())
+
+    async def make_way(self, taking: TemplateName | None) -> None:
+        """End spares, the oldest first, until all that is promised has room beside the others.
+
+        That of the template `taking` is left alone: it is about to become somebody's.
+        """
+        async with self._giving_way:  # who comes second waits until the room is there
+            for name in list(self._spares):
+                if self._admission.fits(self.needs(besides=taking)):
+                    return
+                if name != taking:
+                    await self.drop(name)
 
     def _new_place(self) -> Place:
         name = f"spare-{secrets.token_hex(8)}"
@@ -84,7 +110,8 @@ class _Spare:
     `settled` is set once the machine is there, or there will be none.
     """
 
-    def __init__(self, preparing: Coroutine[Any, Any, Prepared], name: TemplateName, keep_s: float) -> None:
+    def __init__(self, preparing: Coroutine[Any, Any, Prepared], name: TemplateName, need: Need, keep_s: float) -> None:
+        self.need = need
         self.settled = asyncio.Event()
         self._wanted = asyncio.Event()
         self._preparing, self._name = preparing, name

@@ -12,12 +12,16 @@ from pathlib import Path
 
 from torpor.errors import TorporError, Unavailable
 from torpor.host.meter import Meter
+from torpor.host.network_notes import read_egress, read_slot
 from torpor.host.record import BASE, MachineRecord, is_marked_paused, read_usage
 from torpor.kit.files import remove_tree
 from torpor.kit.procfs import ProcessMark, cpu_seconds
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
+from torpor.model.network import Egress
 from torpor.model.usage import Reading
+from torpor.network.absent import NoNetwork
+from torpor.network.contract import Network
 from torpor.storage.frozen import Frozen
 from torpor.storage.frozen import read as read_frozen
 from torpor.vmm.driver import Place, Survivors
@@ -32,7 +36,9 @@ class Unreachable:
     survivors: Survivors
     record: MachineRecord | None
     reason: str
+    network: Network = field(default_factory=NoNetwork)
     paused: bool = field(init=False)
+    egress: Egress = field(init=False)
     # What it came from; None where that cannot be read.
     base: Frozen | None = field(init=False)
     _meter: Meter | None = field(init=False, default=None)
@@ -40,7 +46,7 @@ class Unreachable:
 
     def __post_init__(self) -> None:
         folder = self.place.folder
-        self.paused, self.base = is_marked_paused(folder), _base_of(folder)
+        self.paused, self.base, self.egress = is_marked_paused(folder), _base_of(folder), read_egress(folder)
         if self.record is not None:
             self._meter = Meter.going_on(_Process(self.record.trace.process), self.record, read_usage(folder))
 
@@ -79,6 +85,8 @@ class Unreachable:
             found.add(self.record.trace.process)
         for process in found:
             await self.survivors.end(process)
+        if slot := read_slot(self.place.folder):
+            await self.network.discard(slot)
 
     async def aclose(self) -> None:
         """End its machine and remove what it wrote. Raises Failed if it does not end."""

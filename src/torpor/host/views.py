@@ -8,6 +8,7 @@ from typing import TypedDict
 from torpor.host.live import Incarnation, Sleeper
 from torpor.host.unreachable import Unreachable
 from torpor.model.ids import SandboxId
+from torpor.model.network import Egress, Mode
 from torpor.model.snapshot import Snapshot
 from torpor.model.template import Template
 from torpor.model.usage import Reading
@@ -53,6 +54,8 @@ def incarnation_view(incarnation: Incarnation) -> wire.Incarnation:
         reason=incarnation.machine.end or None,
         usage=usage_view(incarnation.usage()),
         adopted=incarnation.adopted,
+        network=network_view(incarnation.egress),
+        guest_ip=guest_ip_of(incarnation),
         **_made_of(incarnation.base),
     )
 
@@ -60,7 +63,20 @@ def incarnation_view(incarnation: Incarnation) -> wire.Incarnation:
 def sleeper_view(sleeper: Sleeper) -> wire.Incarnation:
     """Return a sandbox that sleeps as the control plane sees it."""
     usage = usage_view(sleeper.usage())
-    return wire.Incarnation(id=sleeper.id, boot_ms=0, status="asleep", usage=usage, **_made_of(sleeper.base))
+    network = network_view(sleeper.egress)
+    return wire.Incarnation(
+        id=sleeper.id, boot_ms=0, status="asleep", usage=usage, network=network, **_made_of(sleeper.base)
+    )
+
+
+def network_view(egress: Egress) -> wire.Network:
+    """Return what a sandbox may reach as the control plane sees it."""
+    return wire.Network(mode=egress.mode.value, cidrs=list(egress.cidrs), names=list(egress.names))
+
+
+def guest_ip_of(incarnation: Incarnation) -> str | None:
+    """Return the address of a sandbox; None for one that has no network, or may reach nothing."""
+    return None if incarnation.egress.mode is Mode.NONE else incarnation.slot.guest_ip
 
 
 def usage_view(used: Reading) -> wire.Usage:
@@ -86,6 +102,7 @@ def unreachable_view(one: Unreachable) -> wire.Incarnation:
         reason=one.reason,
         usage=usage_view(one.usage()),
         adopted=True,
+        network=network_view(one.egress),
         **made_of,
     )
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import RawIOBase
 from pathlib import Path
 from typing import cast
@@ -18,6 +18,9 @@ from torpor.kit.shielded import shielded
 # util-linux' setpriv has the kernel kill the child when the thread that started it, our main one, is no more; the shell
 # then looks whether it was too late for that, and becomes the program.
 _DIES_WITH_OWNER = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
+
+# A shell tells by exit codes above this one that a program was ended by a signal, and by which.
+_SIGNALLED = 128
 
 # Of what a program writes, so much is held in memory.
 _KEPT_BYTES = 4 * 1024 * 1024
@@ -80,14 +83,15 @@ async def _drained(process: asyncio.subprocess.Process, sink: RawIOBase) -> byte
 class _Watched:
     """A process whose end is told by a descriptor from pidfd_open, so nothing polls and no thread waits.
 
-    `gone` is set when it has ended. `code` is its exit code then, negative for the signal that ended it; None where
-    nobody is told.
+    `gone` is set when it has ended, and then `on_end` is called. `code` is its exit code then, negative for the signal
+    that ended it; None where nobody is told.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.code: int | None = None
         self.gone = asyncio.Event()
+        self.on_end: Callable[[], None] = lambda: None
         self._pidfd = os.pidfd_open(pid)
         self._watched = False
 
@@ -99,6 +103,7 @@ class _Watched:
         self._look_away()
         self.code = self._reap()
         self.gone.set()
+        self.on_end()
 
     def _reap(self) -> int | None:
         return None
@@ -178,3 +183,54 @@ class Orphan(_Watched):
             os.close(self._pidfd)
             raise ProcessLookupError(f"the process {mark.pid} is another one by now")
         self._watch()
+
+
+class Guarded(_Watched):
+    """A process whose parent is another program that we started, its `guard`, which ends with it and tells its code.
+
+    It is gone when both are. A guard that is killed by itself does it no harm, but then its code is told to nobody.
+    Raises ProcessLookupError if it has ended already.
+    """
+
+    def __init__(self, guard: Child, pid: int) -> None:
+        super().__init__(pid)
+        self._guard, self._ended = guard, False
+        if mark_of(pid) is None:
+            os.close(self._pidfd)
+            raise ProcessLookupError(f"the process {pid} has ended")
+        self._watch()
+        guard.on_end = self._settle
+
+    def _note_end(self) -> None:
+        self._look_away()
+        self._ended = True
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._ended and self._guard.gone.is_set():
+            self.code = _code_inside(self._guard.code)
+            self.gone.set()
+            self.on_end()
+
+    async def kill(self) -> None:
+        """End it now and return when it and its guard are gone. Idempotent; not cut short."""
+        if self._watched or self._ended:
+            self.signal(signal.SIGKILL)
+            await shielded(self.gone.wait())
+
+    def leave(self) -> None:
+        """Let both run on without us. Idempotent."""
+        super().leave()
+        self._ended = False
+        self._guard.leave()
+
+
+def _code_inside(code: int | None) -> int | None:
+    """Return how a guarded process ended, by its guard's exit code, which is a shell's: 128 and the signal."""
+    if code is None or code < 0:
+        return None
+    return code if code <= _SIGNALLED else _SIGNALLED - code
+
+
+# Any process that is watched to its end.
+Process = Child | Orphan | Guarded

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
+from torpor.model.network import NO_NETWORK, Egress
 
 
 class OnIdle(StrEnum):
@@ -50,6 +51,10 @@ class Sandbox:
     life, from the order to the guest's acknowledgement, in milliseconds (None until it ran). `reason` says why a
     sandbox is `failed`. `from_snapshot` is what it came to life from, if not from its template's, and `parent` the
     sandbox it was forked from. `last_snapshot` is the newest snapshot it can go back to: its own, else `from_snapshot`.
+    `network` is what it may reach, `guest_ip` its own address (None: it has no network).
+
+    Of its secrets only the names are known here: the values are in the guest's memory. `has_own_secrets`: they were
+    given when it was made, so what it was made from holds others, which must not come back to it.
     """
 
     id: SandboxId
@@ -70,3 +75,7 @@ class Sandbox:
     from_snapshot: SnapshotId | None = None
     last_snapshot: SnapshotId | None = None
     care: Care = Care()
+    network: Egress = NO_NETWORK
+    guest_ip: str | None = None
+    secret_names: tuple[str, ...] = ()
+    has_own_secrets: bool = False

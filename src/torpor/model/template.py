@@ -8,7 +8,7 @@ from datetime import datetime
 from torpor.model.ids import TemplateName
 
 # The parts of a template's meaning that live in code: raise it when a bake of equal inputs would come out different.
-BAKE_FORMAT = 3
+BAKE_FORMAT = 4
 MANIFEST_FORMAT = 2
 
 
@@ -56,6 +56,8 @@ class Fingerprint:
 class Template:
     """A baked template. `digest` is of its inputs; `images` names the folders of the immutable images it stands on.
 
+    `mac`: the address of its network card; None for one that was baked without.
+
     `cold_boot_ms`: what the boot took from the order to the agent's first answer, in milliseconds. `size_bytes`: what
     the snapshot takes up on disk, without its images. These two are filled in by the bake.
     """
@@ -71,3 +73,4 @@ class Template:
     fingerprint: Fingerprint
     cold_boot_ms: int = 0
     size_bytes: int = 0
+    mac: str | None = None

@@ -17,6 +17,7 @@ from torpor.wire.errors import ErrorBody, from_body
 M = TypeVar("M", bound=BaseModel)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{8,12}")
 _LONGEST_WAIT_S = 60.0
 _LISTING = {"sandbox": "`torpor list`", "snapshot": "`torpor snapshots`", "template": "`torpor template list`"}
 # What a pattern means, for people.
@@ -76,7 +77,8 @@ def checked(model: type[M], **fields: Any) -> M:
         where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("str", "list[")))
         said = _PATTERNS.get(where) if first["type"] == "string_pattern_mismatch" else None
         message = first["msg"].removeprefix("Value error, ")
-        raise InvalidRequest(f"{where}: {said or message[:1].lower() + message[1:]}") from error
+        told = said or message[:1].lower() + message[1:]
+        raise InvalidRequest(told if told.startswith(f"{where} ") else f"{where}: {told}") from error
 
 
 def checked_id(id: str, kind: str = "sandbox") -> str:
@@ -84,3 +86,10 @@ def checked_id(id: str, kind: str = "sandbox") -> str:
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidRequest(f"{id!r} is not the id of a {kind}", hint=f"{_LISTING[kind]} shows the ids")
     return id
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return the beginning of a key if it can stand in a URL, and is no whole key, which must not stand in one."""
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidRequest("a key is named by its first 8 to 12 characters", hint="`torpor token list` shows them")
+    return prefix

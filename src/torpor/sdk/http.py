@@ -100,17 +100,36 @@ def changing(path: str, content: bytes = b"") -> Call:
 
 def connection_settings(server: Server) -> dict[str, Any]:
     """Return the keywords of an httpx2 client for a server."""
-    secure = server.url.startswith("https:")
     return {
         "base_url": f"{server.url}/v1",
         "headers": {"Authorization": f"Bearer {server.key}", "Accept-Encoding": "identity"},
-        # Plain HTTP needs no certificates, and loading the bundle takes longer than a call.
-        "verify": True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        "verify": _trust(server),
         # A proxy of the environment would be asked for this machine's own address.
         "trust_env": not server.is_loopback,
         # An idle connection is dropped here before the server drops it, so no request runs into a closing one.
         "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30.0),
     }
+
+
+def _trust(server: Server) -> ssl.SSLContext | bool:
+    """Return who vouches for a server. Raises InvalidRequest for a file without certificates."""
+    if not server.url.startswith("https:"):
+        # Plain HTTP needs no certificates, and loading the bundle takes longer than a call.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if server.ca_file is not None:
+            return ssl.create_default_context(cafile=server.ca_file)
+        if server.pinned is None:
+            return True
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # This very certificate, whoever issued it and whatever it calls the server: the server itself said which it is.
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(cadata=server.pinned)
+    except OSError as error:
+        where = server.ca_file or "the server's own file"
+        raise InvalidRequest(f"no certificates can be read from {where}", hint="correct TORPOR_CA_FILE") from error
+    return context
 
 
 def patience(request_timeout: float | None) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal as signals
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -26,7 +28,10 @@ from torpor.wire.public import (
     TakeSnapshot,
     WakeUp,
 )
+from torpor.wire.reach import NetworkChange, opened
 
+# What a sandbox may reach: "internet", "none", or a list of host names and IPv4 networks.
+Reachable = str | Sequence[str]
 GuestPath = str | os.PathLike[str]
 
 
@@ -66,18 +71,58 @@ def creation(care: Care, **fields: Any) -> bytes:
     if fields["persistent"] and fields["ttl_seconds"] == DEFAULT_TTL_SECONDS:
         fields["ttl_seconds"] = None
     _refuse_ttl_of_persistent(fields["ttl_seconds"], fields["persistent"])
+    fields |= {"network": _reach(fields["network"]), "secrets": _secrets(fields["secrets"])}
     given = {name: value for name, value in fields.items() if value is not None}
     unread = {"template"} if "from_snapshot" in given else set()
-    return checked(CreateFromSnapshot, **given).model_dump_json(exclude_none=True, exclude=unread).encode()
+    return _whole(checked(CreateFromSnapshot, **given), unread)
 
 
-def forking(count: int | None, metadata: Mapping[str, str] | None, ttl_seconds: int | None, persistent: bool) -> bytes:
-    """Return the body of a fork. Raises InvalidRequest."""
-    _refuse_ttl_of_persistent(ttl_seconds, persistent)
-    order = checked(
-        ForkSandbox, count=count, metadata=dict(metadata or {}), ttl_seconds=ttl_seconds, persistent=persistent
-    )
-    return order.model_dump_json(exclude_none=True).encode()
+@dataclass(frozen=True)
+class Forking:
+    """What is said of the children of a fork."""
+
+    metadata: Mapping[str, str] | None
+    ttl_seconds: int | None
+    persistent: bool
+    secrets: Mapping[str, str] | None = field(repr=False)
+    network: Reachable | None
+
+    def body(self, count: int | None) -> bytes:
+        """Return the body of a fork of so many. Raises InvalidRequest."""
+        _refuse_ttl_of_persistent(self.ttl_seconds, self.persistent)
+        order = checked(
+            ForkSandbox,
+            count=count,
+            metadata=dict(self.metadata or {}),
+            ttl_seconds=self.ttl_seconds,
+            persistent=self.persistent,
+            secrets=_secrets(self.secrets),
+            network=_reach(self.network),
+        )
+        return _whole(order)
+
+
+def reaching(network: Reachable) -> bytes:
+    """Return the body of a change of what a sandbox may reach. Raises InvalidRequest."""
+    return checked(NetworkChange, network=_reach(network)).model_dump_json().encode()
+
+
+def _reach(network: Reachable | None) -> object:
+    """Return what may be reached as the API has it; what is neither text nor a list is refused later."""
+    is_list = isinstance(network, Iterable) and not isinstance(network, str | Mapping)
+    return {"allow": list(network)} if is_list and network is not None else network
+
+
+def _secrets(secrets: Mapping[str, str] | None) -> object:
+    return dict(secrets) if isinstance(secrets, Mapping) else secrets
+
+
+def _whole(order: CreateFromSnapshot | ForkSandbox, unread: Set[str] = frozenset()) -> bytes:
+    """Return an order as it is sent, with its secrets, which a model shows to nobody."""
+    told = order.model_dump(mode="json", exclude_none=True, exclude={"secrets", *unread})
+    if order.secrets is not None:
+        told["secrets"] = opened(order.secrets)
+    return json.dumps(told).encode()
 
 
 def taking(name: str | None) -> bytes:

@@ -9,15 +9,21 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from torpor.wire.events import EventView as Event
+from torpor.wire.ports import PortView as Port
 from torpor.wire.processes import ProcessView as ProcessInfo
 from torpor.wire.public import FileEntry, SandboxView, Verified
 from torpor.wire.public import TemplateView as Template
+from torpor.wire.reach import AllowList, NetworkView
+from torpor.wire.reach import DeniedView as Denied
 
 __all__ = [
+    "Denied",
     "Event",
     "ExecResult",
     "FileEntry",
+    "NetworkInfo",
     "Page",
+    "Port",
     "ProcessInfo",
     "SandboxInfo",
     "Template",
@@ -26,6 +32,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+# What a sandbox may reach: "internet", "none", or the entries of its allow-list.
+Reach = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,29 @@ class ExecResult:
     stderr_bytes: bytes = field(default=b"", repr=False)
 
 
+def reach_of(told: str | AllowList) -> Reach:
+    """Return what may be reached as it is shown."""
+    return tuple(told.allow) if isinstance(told, AllowList) else told
+
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """What a sandbox may reach, its own address (None: it has no network), and what it could not reach.
+
+    `denied`: how many packets were not let through, for which reason, and where to, if that is known; counted since its
+    machine came to life, and empty while it hibernates.
+    """
+
+    network: Reach
+    guest_ip: str | None
+    denied: tuple[Denied, ...] = ()
+
+    @classmethod
+    def of(cls, view: NetworkView) -> NetworkInfo:
+        """Return the value of what came over the wire."""
+        return cls(reach_of(view.network), view.guest_ip, tuple(view.denied))
+
+
 @dataclass(frozen=True)
 class SandboxInfo:
     """A sandbox as the server last described it. Times are aware, in UTC.
@@ -56,7 +87,9 @@ class SandboxInfo:
     `expires_at` is the hard end of its life (None: none). `boot_ms`: what the host took to bring it to life, in
     milliseconds. `reason` says why a `failed` sandbox failed. `from_snapshot` is the snapshot it came to life from, if
     not its template's, and `parent_id` the sandbox it was forked from. `last_snapshot_id` is the newest snapshot it can
-    go back to. The last six say what the server does for it of its own accord, as `create` was asked.
+    go back to. `network` is what it may reach, "internet", "none" or the entries of an allow-list, and `guest_ip` its
+    own address (None: no network). Of its secrets `secret_names` are all that is told. The last six say what the server
+    does for it of its own accord, as `create` was asked.
     """
 
     id: str
@@ -66,8 +99,9 @@ class SandboxInfo:
     cpu: int
     memory_mb: int
     disk_gb: int
-    network: str
+    network: Reach
     guest_ip: str | None
+    secret_names: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
     ttl_seconds: int | None
@@ -89,7 +123,7 @@ class SandboxInfo:
     @classmethod
     def of(cls, view: SandboxView) -> SandboxInfo:
         """Return the value of what came over the wire."""
-        fields = dict(view)
+        fields = dict(view) | {"network": reach_of(view.network), "secret_names": tuple(view.secret_names)}
         return cls(state=fields.pop("status"), metadata=MappingProxyType(fields.pop("metadata")), **fields)
 
 

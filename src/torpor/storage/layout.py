@@ -7,6 +7,8 @@ volume.xfs, volume/          where home's file system has no reflinks: an image 
 volume.lock                  held while the volume is mounted, grown or unmounted
 logs/                        logs of bakes
 lock, bake.lock              held by the one server of this directory, and by a bake
+jail/<digest>/               what a machine in its jail sees of the system: QEMU, its libraries, its firmware
+cgroups                      the folders below which control groups of machines were made, one a line
 alive, keeper                locks by which the server and the keeper of this directory know of each other
 
 In `data`, which is the volume or `home` itself, on one file system, so that files can be linked and share blocks:
@@ -23,21 +25,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.storage.room import RESERVE, VOLUME_RESERVE
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The data directory's folders. All are readable by their owner only, as memory images hold users' secrets.
 
-    `volume_limit`: with a volume, up to how many bytes it may grow. None: there is none, all is in `home`.
+    `volume_limit`: with a volume, up to how many bytes it may grow. None: there is none, all is in `home`. `reserve`: so
+    many bytes of the disk that `home` is on stay free.
     """
 
     home: Path
     volume_limit: int | None = None
+    reserve: int = RESERVE
 
     @property
     def data(self) -> Path:
         """The folder of templates, snapshots and sandboxes: the volume, or `home` itself."""
         return self.home if self.volume_limit is None else self.volume_place
+
+    @property
+    def data_reserve(self) -> int:
+        """How many bytes stay free on the file system of `data`."""
+        return self.reserve if self.volume_limit is None else min(self.reserve, VOLUME_RESERVE)
 
     @property
     def images(self) -> Path:
@@ -70,6 +81,14 @@ class Layout:
     @property
     def keeper(self) -> Path:
         return self.home / "keeper"
+
+    @property
+    def jail(self) -> Path:
+        return self.home / "jail"
+
+    @property
+    def cgroups(self) -> Path:
+        return self.home / "cgroups"
 
     @property
     def bake_lock(self) -> Path:

@@ -11,8 +11,9 @@ from torpor.errors import FreezeFailed, OutOfSpace
 from torpor.kit.files import is_full
 
 MIB, GIB = 1024**2, 1024**3
-# Left free for the records, the logs, and whoever else uses the disk.
-RESERVE = 256 * MIB
+# Left free on the disk of the data directory, unless another size is set: for the records, the logs, and whoever else
+# uses it; and inside a volume, where only what is noted of sandboxes has to find room.
+RESERVE, VOLUME_RESERVE = 512 * MIB, 256 * MIB
 
 
 @contextmanager
@@ -29,10 +30,15 @@ def written(place: Path, failure: str) -> Iterator[None]:
         raise FreezeFailed(f"{failure}: {error}", hint="look at the host's disk") from error
 
 
-def out_of_space(place: Path, wanted: int = 0) -> OutOfSpace:
-    """Return the error for a full disk of the host, with its figures. `wanted`: how much is needed, in bytes."""
+def out_of_space(place: Path, wanted: int = 0, reserve: int = 0) -> OutOfSpace:
+    """Return the error for a full disk of the host, with its figures.
+
+    `wanted`: how much is needed; `reserve`: how much stays free, in bytes.
+    """
     free, total = free_and_total(place)
-    need = f"; {wanted // MIB} MiB are needed, and {RESERVE // MIB} MiB stay free" if wanted else ""
+    need = f"; {wanted // MIB} MiB are needed" if wanted else ""
+    if reserve:
+        need += f"{', and' if wanted else ';'} {reserve // MIB} MiB stay free"
     return OutOfSpace(
         f"the host's disk is full: {free // MIB} of {total // MIB} MiB are free at {place}{need}",
         hint="delete snapshots or sandboxes, or make room on the host; `torpor doctor` says how much there is",
@@ -45,7 +51,7 @@ def free_and_total(place: Path) -> tuple[int, int]:
     return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
 
-def demand_room(place: Path, wanted: int) -> None:
-    """Raise OutOfSpace unless `wanted` bytes, and the reserve, are free on the file system of `place`."""
-    if free_and_total(place)[0] < wanted + RESERVE:
-        raise out_of_space(place, wanted or RESERVE)
+def demand_room(place: Path, wanted: int, reserve: int = RESERVE) -> None:
+    """Raise OutOfSpace unless `wanted` bytes, and a reserve beside them, are free on the file system of `place`."""
+    if free_and_total(place)[0] < wanted + reserve:
+        raise out_of_space(place, wanted, reserve)

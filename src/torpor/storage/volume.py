@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +27,7 @@ from torpor.kit.files import can_reflink
 from torpor.storage import loop
 from torpor.storage.frozen import read
 from torpor.storage.layout import Layout
-from torpor.storage.room import GIB, RESERVE, demand_room, free_and_total
+from torpor.storage.room import GIB, MIB, RESERVE, VOLUME_RESERVE, demand_room, free_and_total
 
 _log = structlog.get_logger(__name__)
 
@@ -39,12 +39,14 @@ class VolumeConfig:
     """`use`: "auto" makes a volume where it helps, "off" never does. `limit_gib`: up to which size it may grow, in GiB;
     None for 80 % of what is free below it, at most 1024.
 
-    It begins with `first_gib`, or at its limit, and is doubled when less than a quarter of it is free.
+    It begins with `first_gib`, or at its limit, and is doubled when less than a quarter of it is free. `reserve_mib`:
+    how much of the disk that the data directory is on stays free, with a volume or without, in MiB.
     """
 
     use: Literal["auto", "off"] = "auto"
     limit_gib: int | None = None
     first_gib: int = 64
+    reserve_mib: int = RESERVE // MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def use_volume(home: Path, config: VolumeConfig | None = None) -> Iterator[Layou
     is mounted there), Unsupported, Failed (it cannot be mounted).
     """
     config = config or VolumeConfig()
-    layout = Layout(home.resolve())
+    layout = Layout(home.resolve(), reserve=config.reserve_mib * MIB)
     layout.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     ground = survey(layout, config, _is_installed, is_root=os.geteuid() == 0)
     if ground.kind == "bare":
@@ -123,7 +125,8 @@ def use_volume(home: Path, config: VolumeConfig | None = None) -> Iterator[Layou
         if ground.kind == "volume":
             _refuse(layout, config)
             limit = _limit(layout, config)
-            layout = undo.enter_context(_mounted(Layout(layout.home, limit), min(config.first_gib * GIB, limit)))
+            layout = replace(layout, volume_limit=limit)
+            undo.enter_context(_mounted(layout, min(config.first_gib * GIB, limit)))
         _log.info("the data directory is ready", home=str(layout.home), stands_on=ground.kind, why=ground.why or None)
         layout.make()
         yield layout
@@ -174,7 +177,7 @@ def _unwritable(layout: Layout, error: OSError) -> TorporError:
 
 
 @contextmanager
-def _mounted(layout: Layout, smallest: int) -> Iterator[Layout]:
+def _mounted(layout: Layout, smallest: int) -> Iterator[None]:
     """Mount the volume unless it is, and unmount it after the block unless somebody else uses it.
 
     It is `smallest` bytes large then, or more.
@@ -187,7 +190,7 @@ def _mounted(layout: Layout, smallest: int) -> Iterator[Layout]:
                 loop.mount(image, place)
             fcntl.flock(users, fcntl.LOCK_SH)  # never waits: who has it alone has the other lock too
             loop.grow(image, place, smallest)  # also what a crash kept from growing
-        yield layout
+        yield
     finally:
         with _locked(layout):
             try:
@@ -219,15 +222,17 @@ def ensure_room(layout: Layout, wanted: int) -> None:
     Costs two system calls while there is enough, some tens of milliseconds when the volume grows. Raises OutOfSpace.
     """
     if layout.volume_limit is not None:
-        demand_room(layout.home, wanted)
+        demand_room(layout.home, wanted, layout.reserve)
         if _is_short(layout, wanted):
             _grow(layout, wanted)
-    demand_room(layout.data, wanted)
+    demand_room(layout.data, wanted, layout.data_reserve)
 
 
 def _is_short(layout: Layout, wanted: int) -> bool:
     free, total = free_and_total(layout.data)
-    return free < max(total // 4, wanted + RESERVE) and layout.volume_image.stat().st_size < (layout.volume_limit or 0)
+    return free < max(total // 4, wanted + VOLUME_RESERVE) and layout.volume_image.stat().st_size < (
+        layout.volume_limit or 0
+    )
 
 
 def _grow(layout: Layout, wanted: int) -> None:

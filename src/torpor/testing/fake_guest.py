@@ -20,7 +20,7 @@ from torpor.testing.fake_guest_jobs import Job, Jobs
 from torpor.testing.fake_guest_line import Line
 from torpor.testing.guest import Files, Node
 
-_FORMAT = "fake-guest-2"
+_FORMAT = "fake-guest-3"
 
 
 @dataclass
@@ -32,8 +32,8 @@ class FakeGuest:
     to send right after the welcome. `hooks`: how many hooks there are for every event, of which `failing_hooks` fail.
 
     What it has in memory: `frozen` (it was quiesced, and not let go since: calls under way stand still), `identities`
-    (the `adopt` requests it took), `env`, `files`, `counters` (of the command `count`), `hooks_run` (the events),
-    `under_way` (calls by number), `jobs`. These run while it is served.
+    (the `adopt` requests it took), `env`, `secrets`, `files`, `counters` (of the command `count`), `hooks_run` (the
+    events), `under_way` (calls by number), `jobs`. These run while it is served.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -51,6 +51,7 @@ class FakeGuest:
     greeted: bool = field(default=False, init=False)
     identities: list[Request] = field(default_factory=list, init=False)
     env: dict[str, str] = field(default_factory=dict, init=False)
+    secrets: dict[str, str] = field(default_factory=dict, init=False)
     counters: dict[str, int] = field(default_factory=dict, init=False)
     hooks_run: list[str] = field(default_factory=list, init=False)
     under_way: dict[int, UnderWay] = field(default_factory=dict, init=False)
@@ -97,6 +98,7 @@ class FakeGuest:
             "greeted": self.greeted,
             "identities": self.identities,
             "env": self.env,
+            "secrets": self.secrets,
             "counters": self.counters,
             "hooks_run": self.hooks_run,
             "jobs": {name: job.dump() for name, job in self.jobs.known.items()},
@@ -112,7 +114,7 @@ class FakeGuest:
             raise ValueError("this is not the memory of a fake guest")
         self.frozen, self.greeted = state["frozen"], state["greeted"]
         self.identities, self.env, self.counters = state["identities"], state["env"], state["counters"]
-        self.hooks_run = state["hooks_run"]
+        self.secrets, self.hooks_run = state["secrets"], state["hooks_run"]
         self.under_way = {int(number): UnderWay.load(values) for number, values in state["under_way"].items()}
         self.jobs.known = {name: Job.load(values) for name, values in state["jobs"].items()}
         self.files.nodes = {path: _load_node(*values) for path, values in state["files"].items()}

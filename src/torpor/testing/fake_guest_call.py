@@ -16,7 +16,8 @@ class UnderWay:
     """A call under way, as a guest's memory holds it: it is begun again from this, and looks as if it went on.
 
     `sent` bytes of each sub-channel have left already, and `credit` is left for it; `received` is all the input that
-    came, for `returned` bytes of which credit went back. `answer` is there once only the answer has still to be sent.
+    came, for `returned` bytes of which credit went back. `connected`: READY was said. `answer` is
+    there once only the answer has still to be sent.
     """
 
     request: Request
@@ -25,6 +26,7 @@ class UnderWay:
     received: bytes = b""
     returned: int = 0
     ended: bool = False
+    connected: bool = False
     answer: tuple[int, Request] | None = None
 
     def dump(self) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def call_of(guest: FakeGuest, request: Request, stdin: bytes, write: Writing) ->
     return Call(
         words=request["argv"],
         stdin=stdin,
-        env={"HOME": "/root", "USER": request["user"] or "root", **guest.env, **request["env"]},
+        env={"HOME": "/root", "USER": request["user"] or "root", **guest.env, **guest.secrets, **request["env"]},
         cwd=request["cwd"] or "/root",
         user=request["user"] or "root",
         out=lambda data: write(protocol.OUTPUT, data),

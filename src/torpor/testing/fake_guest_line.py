@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from torpor.errors import Busy, Conflict, Failed, InvalidRequest, TorporError
+from torpor.errors import Busy, Conflict, Failed, InvalidRequest, PortClosed, TorporError
 from torpor.kit.shielded import wait_ended
 from torpor.testing.fake_guest_call import Request, UnderWay
 from torpor.testing.fake_guest_jobs import Job, call_of, check_folder, outcome_of
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 # What the agent does even while the guest stands still; it is over before a guest is saved.
 _CONTROL = frozenset({"ping", "adopt", "quiesce", "unquiesce", "hooks"})
+
+
+# Where the one server of such a guest listens: it sends back what it gets.
+ECHO_PORT = 7
 
 
 class Line:
@@ -197,6 +201,8 @@ class _Served:
             "signal": self._signal,
             "job": self._job,
             "jobs": self._jobs,
+            "dial": self._dial,
+            "ports": self._ports,
             "read": self._read,
             "write": self._write,
             "stat": self._stat,
@@ -223,6 +229,8 @@ class _Served:
             raise InvalidRequest(self._guest.refuse_adopt)
         self._guest.identities.append(request)
         self._guest.env |= (request["env"] or {}) | {"TORPOR_SANDBOX_ID": request["sandbox_id"]}
+        if request.get("secrets") is not None:
+            self._guest.secrets = request["secrets"]
         if request["thaw"]:
             self._guest.thaw()
         confirmed = {name: request[name] for name in ("sandbox_id", "hostname", "generation", "wall_ns")}
@@ -327,6 +335,20 @@ class _Served:
 
     async def _jobs(self, request: Request) -> Request:
         return await self._send_lines([job.described() for job in self._guest.jobs.known.values()])
+
+    async def _dial(self, request: Request) -> Request:
+        if request["port"] != ECHO_PORT:
+            raise PortClosed(f"nobody listens on port {request['port']} in the sandbox")
+        if not self._state.connected:
+            self._state.connected = True
+            await self._line.send(protocol.frame(self._number, protocol.READY))
+        async with aclosing(self.input()) as chunks:
+            async for chunk in chunks:
+                await self.send(protocol.OUTPUT, chunk)
+        return {"bytes": self._state.sent[protocol.OUTPUT]}
+
+    async def _ports(self, request: Request) -> Request:
+        return {"ports": [{"port": ECHO_PORT, "address": "127.0.0.1", "pid": 1, "process": "fake"}]}
 
     async def _read(self, request: Request) -> Request:
         count = 0

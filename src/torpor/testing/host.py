@@ -28,6 +28,8 @@ from torpor.testing.host_answers import Hold, Line, Lost, json_answer
 from torpor.testing.host_commands import JobAnswers
 from torpor.testing.host_files import Act, FileAnswers
 from torpor.testing.host_machines import FakeMachine, FakeSnapshot, baked, copied, listed
+from torpor.testing.host_ports import PortAnswers
+from torpor.testing.host_room import HostRoom
 from torpor.wire import host, public
 from torpor.wire.errors import status_of, to_body
 
@@ -41,17 +43,21 @@ class _Sized(Protocol):
 class FakeHost:
     """An ASGI application with the host's interface. Verbs, for `fail`, `lose_answer`, `hold` and `calls`:
 
-    restore, list, close, deadline, pause, resume, hibernate, wake, snapshot, rollback, exec, start, jobs, job, attach,
-    feed, signal, read, write, remove, stat, dir, mkdir, rename, walk, logs, snapshots, remove_snapshot,
-    verify_snapshot, templates, remove_template.
+    capabilities, restore, list, close, network, set_network, deadline, pause, resume, hibernate, wake, snapshot,
+    rollback, exec, start, jobs, job, attach, feed, signal, ports, dial, read, write, remove, stat, dir, mkdir, rename,
+    walk, logs, snapshots, remove_snapshot, verify_snapshot, templates, remove_template, reserve, capacity.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.machines: dict[str, FakeMachine] = {}
+        self.room = HostRoom(self.machines)
         self.snapshots: dict[str, FakeSnapshot] = {}
         self.templates = {name: baked(name) for name in ("base", "agent")}
         self.down = False
+        self.can = host.Capabilities(network_trouble="it is not there at all")
+        self.denied: dict[str, list[host.Denied]] = {}
+        self.servers: dict[int, int] = {}  # of each guest: the port on this machine's loopback for a port in it
         self.reads_first = False  # whether a refused request's body is read before it is refused
         self.calls: Counter[str] = Counter()
         self._failures: dict[str, deque[errors.TorporError]] = defaultdict(deque)
@@ -129,6 +135,7 @@ class FakeHost:
         return self._live(sandbox_id, self.templates[template], template, Files(self.clock))
 
     def _live(self, sandbox_id: str, size: _Sized, template: str, files: Files) -> FakeMachine:
+        self.room.demand(sandbox_id, size)
         facts = host.Incarnation(
             id=sandbox_id,
             template=template,
@@ -148,7 +155,7 @@ class FakeHost:
         frozen = snapshot.frozen
         machine = self._live(sandbox_id, frozen, frozen.template, copied(snapshot.files))
         machine.facts = machine.facts.model_copy(update={"base": frozen.id})
-        machine.env = dict(snapshot.env)
+        machine.env, machine.secrets = dict(snapshot.env), dict(snapshot.secrets)
         return machine
 
     def freeze(self, sandbox_id: str, order: host.Freeze) -> host.Frozen:
@@ -175,20 +182,25 @@ class FakeHost:
             dirty_bytes=8192,
             written_bytes=4096,
         )
-        self.snapshots[order.id] = FakeSnapshot(frozen, copied(machine.files), dict(machine.env))
+        self.snapshots[order.id] = FakeSnapshot(frozen, copied(machine.files), dict(machine.env), dict(machine.secrets))
         machine.facts = machine.facts.model_copy(update={"base": order.id})
         return frozen.model_copy(update={"usage": machine.facts.usage})
 
     def _routes(self) -> list[Route]:
         top, one = "/host/v1/incarnations", "/host/v1/incarnations/{id}"
         table: list[tuple[str, str, str, Act]] = [
+            ("GET", "/host/v1/capabilities", "capabilities", self._capabilities),
+            ("GET", f"{one}/network", "network", self._network),
+            ("PUT", f"{one}/network", "set_network", self._set_network),
             ("POST", top, "restore", self._restore),
             ("GET", top, "list", self._list),
             ("DELETE", one, "close", self._close),
             *(("POST", f"{one}/{verb}", verb, act) for verb, act in self._passages().items()),
             ("POST", f"{one}/snapshots", "snapshot", self._snapshot),
+            *self.room.routes(),
             *FileAnswers(self._machine).routes(one),
             *JobAnswers(self._machine, self.clock, self.cut).routes(one),
+            *PortAnswers(self._machine, self.servers).routes(one),
             ("PUT", f"{one}/deadline", "deadline", self._deadline),
             ("GET", f"{one}/logs", "logs", self._logs),
             ("GET", "/host/v1/snapshots", "snapshots", self._snapshots),
@@ -250,6 +262,7 @@ class FakeHost:
         if order.id in self.machines:
             raise errors.Conflict(f"{order.id} is alive already")
         machine = self._from(order)
+        machine.take(order)
         machine.env |= order.env
         machine.deadline = order.deadline
         return json_answer(machine.facts, 201)
@@ -263,11 +276,26 @@ class FakeHost:
             parent = self.machines[order.sleeper].checked("asleep")
             machine = self._live(order.id, parent.facts, parent.facts.template, copied(parent.files))
             machine.facts = machine.facts.model_copy(update={"base": parent.facts.base})
-            machine.env = dict(parent.env)
+            machine.env, machine.secrets = dict(parent.env), dict(parent.secrets)
             return machine
         if order.template not in self.templates:
             raise errors.NotFound(f"there is no template {order.template}")
         return self.begin(order.id, order.template)
+
+    async def _capabilities(self, request: Request) -> Response:
+        return json_answer(self.can)
+
+    async def _network(self, request: Request) -> Response:
+        machine = self._known(request).checked("running", "paused", "asleep")
+        facts = machine.facts
+        policy = facts.network or host.Network(mode="none")
+        denied = [] if facts.status == "asleep" else self.denied.get(facts.id, [])
+        return json_answer(host.NetworkState(policy=policy, guest_ip=facts.guest_ip, denied=denied))
+
+    async def _set_network(self, request: Request) -> Response:
+        machine = self._known(request).checked("running", "paused", "asleep")
+        machine.reach(host.Network.model_validate_json(await request.body()))
+        return Response(status_code=204)
 
     async def _list(self, request: Request) -> Response:
         items = [machine.facts for machine in self.machines.values()]
@@ -275,6 +303,7 @@ class FakeHost:
 
     async def _close(self, request: Request) -> Response:
         machine = self.machines.pop(request.path_params["id"], None)
+        self.room.reserved.pop(request.path_params["id"], None)
         if machine is not None:
             machine.died.set()
         return json_answer(host.Closed(usage=None if machine is None else machine.facts.usage))
@@ -303,6 +332,8 @@ class FakeHost:
     async def _wake(self, request: Request) -> Response:
         machine = self._known(request).checked("running", "asleep")
         if machine.sleeps_in is not None:
+            machine.reach(host.Wake.model_validate_json(await request.body()).network)
+            self.room.demand(machine.facts.id, machine.facts)
             machine.sleeps_in = None
             machine.facts = machine.facts.model_copy(update={"pid": next(self._pids)})
             machine.become("running")
@@ -318,6 +349,7 @@ class FakeHost:
         snapshot, sandbox_id = self._kept(order.snapshot), request.path_params["id"]
         before = self.machines.get(sandbox_id)
         machine = self.revive(sandbox_id, snapshot)
+        machine.take(order)
         if before is not None:
             before.died.set()
         return json_answer(machine.facts)

@@ -150,7 +150,7 @@ class FakeJob:
         call = Call(
             words=order.argv,
             stdin=base64.b64decode(order.stdin or ""),
-            env=self._machine.env | order.env,
+            env=self._machine.env | self._machine.secrets | order.env,
             cwd=order.cwd or "/root",
             user=order.user or "root",
             out=partial(self._write, frames.Kind.STDOUT),

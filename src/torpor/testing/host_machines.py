@@ -18,6 +18,8 @@ from torpor.testing.host_jobs import FakeJob
 from torpor.wire import frames, host, public
 from torpor.wire.errors import ErrorBody, to_body
 
+GUEST_IP = "198.51.100.2"
+
 
 @dataclass
 class FakeMachine:
@@ -25,7 +27,7 @@ class FakeMachine:
 
     `died`: its machine is dead; `killed`: the commands that were cut off; `goes`: unset while it stands still or
     sleeps, which holds its commands back; `sleeps_in`: the snapshot it is hibernated in; `counters`: of the command
-    `count`; `deadline`: when it ends at the latest.
+    `count`; `deadline`: when it ends at the latest; `secrets`: what it holds of these.
     """
 
     facts: host.Incarnation
@@ -39,9 +41,21 @@ class FakeMachine:
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     deadline: float | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.goes.set()
+
+    def take(self, order: host.Restore | host.Rollback) -> None:
+        """Come to life as ordered: with other secrets if there are some, and with what it may reach."""
+        if order.secrets is not None:
+            self.secrets = dict(order.secrets)
+        self.reach(order.network)
+
+    def reach(self, network: host.Network | None) -> None:
+        """May reach this from now on, and has an address if that is anything at all."""
+        address = None if network is None or network.mode == "none" else GUEST_IP
+        self.facts = self.facts.model_copy(update={"network": network, "guest_ip": address})
 
     def become(self, status: Literal["running", "paused", "asleep"]) -> None:
         """Run, stand still or sleep."""
@@ -67,6 +81,7 @@ class FakeSnapshot:
     frozen: host.Frozen
     files: Files
     env: dict[str, str]
+    secrets: dict[str, str] = field(default_factory=dict)
     corrupt: bool = False
     unreadable: bool = False
 
@@ -158,7 +173,7 @@ class Execution:
         call = Call(
             words=order.argv,
             stdin=base64.b64decode(order.stdin or ""),
-            env=self._machine.env | order.env,
+            env=self._machine.env | self._machine.secrets | order.env,
             cwd=order.cwd or "/root",
             user=order.user or "root",
             out=partial(self._write, frames.Kind.STDOUT),

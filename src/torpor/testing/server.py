@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
+from torpor.control.front import front
 from torpor.control.keys import load_or_make_key
 from torpor.control.main import ControlConfig, control_plane
 from torpor.testing.host import FakeHost
@@ -78,8 +79,7 @@ class _Server(threading.Thread):
     async def _serve(self) -> None:
         host = self._host or FakeHost()
         async with control_plane(ControlConfig(self._home), host.transport()) as app:
-            config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
-            self._uvicorn = _Announcing(config, self._ready)
+            self._uvicorn = _Announcing(front(app), self._ready)
             await self._uvicorn.serve(sockets=[self._listening])
 
 

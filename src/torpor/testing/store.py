@@ -23,19 +23,24 @@ from torpor.control.store.contract import (
     SnapshotRecord,
 )
 from torpor.control.store.rules import claim_is_free, name_taken, other_request, snapshot_event
+from torpor.model.capacity import GIB, MIB, Holdings
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import SETTLED, State
+from torpor.model.network import Egress
 from torpor.model.sandbox import Sandbox
+from torpor.model.snapshot import Kind
 from torpor.model.usage import Reading
+from torpor.testing.store_access import MemoryAccess
 from torpor.testing.store_ledger import MemoryLedger
 
 _MORTAL = SETTLED - {State.DELETED}
 
 
-class MemoryStore:
+class MemoryStore(MemoryAccess):
     """A `Store` that lives as long as the object. Each call gives way once, as a real store does."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._changed_at: dict[SandboxId, datetime] = {}
         self._snapshots: dict[SnapshotId, SnapshotRecord] = {}
@@ -101,10 +106,25 @@ class MemoryStore:
         self._sandboxes[sandbox_id] = replace(sandbox, care=care)
         return self._sandboxes[sandbox_id]
 
+    async def set_network(self, sandbox_id: SandboxId, network: Egress) -> Sandbox | None:
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None or sandbox.state in (State.DELETING, State.DELETED):
+            return None
+        self._sandboxes[sandbox_id] = replace(sandbox, network=network)
+        return self._sandboxes[sandbox_id]
+
     async def page(self, listing: Listing) -> list[Sandbox]:
         await asyncio.sleep(0)
         found = sorted(self._living(), key=lambda one: (one.created_at, one.id), reverse=True)
         return [one for one in found if self._matches(one, listing)][: listing.limit]
+
+    async def holdings(self, workspace: WorkspaceId) -> Holdings:
+        await asyncio.sleep(0)
+        own = [one for one in self._living() if one.workspace == workspace]
+        kept = [one for one in self._snapshots.values() if one.workspace == workspace and one.kind is Kind.CHECKPOINT]
+        memory, disk = sum(one.memory_mb for one in own), sum(one.disk_gb for one in own)
+        return Holdings(len(own), memory * MIB, disk * GIB, len(kept))
 
     async def living(self) -> list[Sandbox]:
         await asyncio.sleep(0)

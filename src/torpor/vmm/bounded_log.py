@@ -1,16 +1,24 @@
 """What a guest's console and the VMM itself say, kept as text of bounded size: a guest can make both talk without
-end.
+end, and as fast as it can compute. So what is kept is bounded, and so is how much is read in a second: the sender waits
+then, or drops what it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from torpor.kit.files import is_full
+
 # What is kept is the newest between one and two times this many bytes.
 CHUNK_BYTES = 512 * 1024
+# One read takes at most so much, and after a full one nothing is read for a while: 1.3 MB in a second.
+READ_BYTES, REST_S = 65536, 0.05
+# So many reads take more than is kept, and than a socket or a pipe holds.
+_CATCH_UP_READS = 2 * CHUNK_BYTES // READ_BYTES
 
 
 class Source(Protocol):
@@ -27,8 +35,8 @@ class BoundedLog:
     """Copies what arrives on a source, which belongs to it, into `path`; a full file becomes `path`.1, replacing the
     one before.
 
-    `ended` is set once nothing more will be copied: the other end was closed, or the disk took no more. `path` may be
-    set anew when the file was moved.
+    `ended` is set once nothing more will be copied: the other end was closed, or the file cannot be written. `path` may
+    be set anew when the file was moved.
     """
 
     def __init__(self, source: Source, path: Path) -> None:
@@ -37,32 +45,50 @@ class BoundedLog:
         self.ended = asyncio.Event()
         self._file = path.open("ab", buffering=0)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(source.fileno(), self._read_some)
+        self._rest: asyncio.TimerHandle | None = None
+        self._listen()
 
-    def _read_some(self) -> bool:
-        """Copy what one read gives; return whether there may be more now."""
+    def _listen(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._source.fileno(), self._take)
+
+    def _take(self) -> None:
+        """Copy what one read gives, and rest after a full one."""
+        if self._read_some() == READ_BYTES and not self.ended.is_set():
+            self._loop.remove_reader(self._source.fileno())
+            self._rest = self._loop.call_later(REST_S, self._listen)
+
+    def _read_some(self) -> int:
+        """Copy what one read gives, and return how many bytes that were."""
         try:
-            data = os.read(self._source.fileno(), 65536)
+            data = os.read(self._source.fileno(), READ_BYTES)
             self._keep(data)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             data = b""
         if not data:
             self._end()
-        return bool(data)
+        return len(data)
 
     def _keep(self, data: bytes) -> None:
-        if self._file.tell() + len(data) > CHUNK_BYTES:
-            self._file.close()
-            self.path.replace(_older(self.path))
-            self._file = self.path.open("ab", buffering=0)
-        self._file.write(data)
+        """Write down what has come; on a full disk it is lost, and what comes when there is room again is not."""
+        try:
+            if self._file.tell() + len(data) > CHUNK_BYTES:
+                with suppress(FileNotFoundError):  # it was renamed before, and then there was no room for a new one
+                    self.path.replace(_older(self.path))
+                full, self._file = self._file, self.path.open("ab", buffering=0)
+                full.close()
+            self._file.write(data)
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def catch_up(self) -> None:
-        """Copy everything that has arrived so far."""
-        while not self.ended.is_set() and self._read_some():
-            pass
+        """Copy what has arrived so far; not more than is kept, as somebody may go on writing meanwhile."""
+        for _ in range(_CATCH_UP_READS):
+            if self.ended.is_set() or not self._read_some():
+                return
 
     def close(self) -> None:
         """Copy what has arrived, and stop. Idempotent."""
@@ -71,6 +97,8 @@ class BoundedLog:
 
     def _end(self) -> None:
         if not self.ended.is_set():
+            if self._rest is not None:
+                self._rest.cancel()
             self._loop.remove_reader(self._source.fileno())
             self._source.close()
             self._file.close()

@@ -45,6 +45,13 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card with its address, such as "02:00:00:00:00:01". What it is connected to is no part of the shape."""
+
+    mac: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """What a guest is made of. The same value has to be given at boot and at every load of what was saved from it.
 
@@ -57,6 +64,7 @@ class Hardware:
     initrd: Path
     command_line: str
     disks: tuple[Disk, ...]
+    nic: Nic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +204,18 @@ class Driver(Protocol):
     def fingerprint(self) -> Fingerprint:
         """What the machine states of this driver on this host depend on."""
 
-    async def boot(self, place: Place, hardware: Hardware, memory: Path) -> Machine:
+    async def boot(self, place: Place, hardware: Hardware, memory: Path, tap: int | None = None) -> Machine:
         """Boot a guest from cold.
 
-        Its RAM is kept in the new file `memory`, which is its memory image once it is paused.
+        Its RAM is kept in the new file `memory`, which is its memory image once it is paused. `tap`: see `load`.
         """
 
-    async def load(self, place: Place, hardware: Hardware, saved: Saved) -> Machine:
+    async def load(self, place: Place, hardware: Hardware, saved: Saved, tap: int | None = None) -> Machine:
         """Bring a saved guest to life. It stands still, where it was paused, until `resume`.
 
-        RAM is mapped from `saved.memory`, copied when written.
+        RAM is mapped from `saved.memory`, copied when written. `tap` is a descriptor of a tap device, attached, without
+        a header of its own before each frame, that the guest's network card is connected to; the caller closes its own.
+        Without one the card is connected to nothing, and what the guest sends is lost.
         """
 
 

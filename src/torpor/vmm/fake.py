@@ -88,7 +88,8 @@ class FakeMachine:
     """A machine without a process. `die` ends it as a crash would.
 
     `faults` make its next such step fail, half done where it can be. `trace` is None for one that was booted. What it
-    uses is what it is told: `cpu` seconds, and `held` bytes of memory.
+    uses is what it is told: `cpu` seconds, and `held` bytes of memory. `tap`: the inode of the descriptor that its card
+    was connected to.
     """
 
     def __init__(self, place: Place, guest: Guest, trace: Trace | None, size: int, faults: Faults) -> None:
@@ -99,6 +100,7 @@ class FakeMachine:
         self.stalled = False  # stopped as by a VMM whose host has no room
         self.left = False
         self.cpu, self.held = 0.0, 0
+        self.tap: int | None = None
         self._size = size
         self._faults = faults
         self.end = ""
@@ -269,16 +271,16 @@ class FakeDriver:
         running = [machine for machine in self.machines if machine.alive]
         return [*self.survivors, *(each.as_left(each.trace) for each in running if each.trace is not None)]
 
-    async def boot(self, place: Place, hardware: Hardware, memory: Path) -> FakeMachine:
+    async def boot(self, place: Place, hardware: Hardware, memory: Path, tap: int | None = None) -> FakeMachine:
         self._maybe_fail()
         if not hardware.kernel.exists():
             raise BootFailed(f"there is no kernel {hardware.kernel}")
         memory.write_bytes(_FRESH)
         os.truncate(memory, hardware.memory_mib << 20)
         machine = FakeMachine(place, self.new_guest(), None, memory.stat().st_size, self.faults)
-        return self._begun(machine)
+        return self._begun(machine, tap)
 
-    async def load(self, place: Place, hardware: Hardware, saved: Saved) -> FakeMachine:
+    async def load(self, place: Place, hardware: Hardware, saved: Saved, tap: int | None = None) -> FakeMachine:
         self._maybe_fail()
         _check_saved(hardware, saved)
         guest, memory = self.new_guest(), _used(saved.memory)
@@ -289,9 +291,10 @@ class FakeDriver:
             raise RestoreFailed(f"there is no guest in the memory image {saved.memory.name}: {error}") from error
         image, pid = saved.memory.stat(), next(_pids)
         trace = Trace(ProcessMark(pid, pid, _BOOT), image.st_ino, image.st_size)
-        return self._begun(FakeMachine(place, guest, trace, image.st_size, self.faults))
+        return self._begun(FakeMachine(place, guest, trace, image.st_size, self.faults), tap)
 
-    def _begun(self, machine: FakeMachine) -> FakeMachine:
+    def _begun(self, machine: FakeMachine, tap: int | None) -> FakeMachine:
+        machine.tap = None if tap is None else os.fstat(tap).st_ino
         machine.place.console.write_text("fake guest\n")
         self.machines.append(machine)
         return machine

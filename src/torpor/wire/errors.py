@@ -21,6 +21,7 @@ STATUS: dict[type[errors.TorporError], int] = {
     errors.Conflict: 409,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
+    errors.Misdirected: 421,
     errors.QuotaExceeded: 429,
     errors.OutOfSpace: 507,
     errors.Unsupported: 400,
@@ -28,6 +29,8 @@ STATUS: dict[type[errors.TorporError], int] = {
     errors.NoCapacity: 503,
     errors.HostUnreachable: 503,
     errors.Busy: 503,
+    errors.RateLimited: 429,
+    errors.PortClosed: 502,
     errors.Failed: 500,
     errors.BootFailed: 500,
     errors.RestoreFailed: 500,
@@ -36,11 +39,14 @@ STATUS: dict[type[errors.TorporError], int] = {
     errors.SnapshotCorrupt: 500,
     errors.ExecTimeout: 504,
     errors.CommandFailed: 422,
+    errors.BadAnswer: 502,
     errors.OutcomeUnknown: 500,
 }
 
 # Seconds after which a client may ask again, sent as Retry-After with every 503.
 RETRY_AFTER_S = 1
+# The same for a host without room: somebody has to end something first.
+NO_CAPACITY_RETRY_AFTER_S = 5
 
 
 class ErrorBody(BaseModel):

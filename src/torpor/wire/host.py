@@ -2,13 +2,16 @@
 
 | request | answer |
 |---|---|
+| `GET /host/v1/capabilities` | 200 Capabilities: what this host can do for a sandbox |
 | `POST /host/v1/incarnations` Restore | 201 Incarnation; on error nothing is left on the host |
 | `GET /host/v1/incarnations` | 200 IncarnationList: what lives or sleeps on this host now |
 | `DELETE /host/v1/incarnations/{id}` | 200 Closed, also if there is none: only its snapshots are left on the host |
+| `GET .../{id}/network` | 200 NetworkState, also of one that sleeps |
+| `PUT .../{id}/network` Network | 204: what it may reach from now on; of one that sleeps, once it is awake |
 | `PUT .../{id}/deadline` Deadline | 204: when its machine ends even if no host agent lives to end it |
 | `POST .../{id}/pause`, `.../{id}/resume` | 204, also if it holds already |
 | `POST .../{id}/hibernate` Freeze | 200 Frozen; if it sleeps already, that snapshot; on error it is as before |
-| `POST .../{id}/wake` | 200 Incarnation, also if it is awake; on error it sleeps as before |
+| `POST .../{id}/wake` Wake | 200 Incarnation, also if it is awake; on error it sleeps as before |
 | `POST .../{id}/snapshots` Freeze | 201 Frozen; on error nothing is left; the sandbox runs on, or stays paused |
 | `POST .../{id}/rollback` Rollback | 200 Incarnation, also if it is not here (any more); on error it is as before |
 | `POST .../{id}/exec` ExecOrder | 200 `application/vnd.torpor.frames`, see `wire/frames.py` |
@@ -26,6 +29,10 @@
 | `POST .../{id}/fs/dir?path=&mode=&user=` | 204; parents are made; an existing folder is success |
 | `POST .../{id}/fs/rename` public.Rename | 204 |
 | `GET .../{id}/fs/walk?path=` | 200 `application/x-ndjson`, one public.FileEntry a line, parents before children |
+| `GET .../{id}/ports` | 200 PortList: the TCP ports on which somebody in the guest listens |
+| `POST .../{id}/ports/{port}` the bytes for a server | 200 the bytes from it: see `wire/duplex.py`; else PortClosed |
+| `POST /host/v1/reservations` Reserve | 204; NoCapacity or OutOfSpace, and nothing is held |
+| `GET /host/v1/capacity` | 200 capacity.Capacity |
 | `GET .../{id}/logs` | 200 text/plain: the machine's console, also of a machine that has died or sleeps |
 | `GET /host/v1/snapshots` | 200 FrozenList: every snapshot on this host |
 | `DELETE /host/v1/snapshots/{id}` | 204; 404 unknown; what came from it goes on |
@@ -47,24 +54,79 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 HOST_API_VERSION = "v1"
 SnapshotKind = Literal["checkpoint", "automatic", "hibernation", "fork"]
 
 
+class Network(BaseModel):
+    """What a sandbox may reach: the fields of `model.network.Egress`."""
+
+    mode: Literal["internet", "none", "allow"]
+    cidrs: list[str] = Field(default_factory=list)
+    names: list[str] = Field(default_factory=list)
+
+
+class Denied(BaseModel):
+    """Packets of a sandbox that were not let through: how many, for which `reason`, and where to, if that is kept."""
+
+    reason: str
+    count: int
+    destination: str | None = None
+
+
+class NetworkState(BaseModel):
+    """What a sandbox may reach, and what it could not. `guest_ip` is None where it has no network."""
+
+    policy: Network
+    guest_ip: str | None = None
+    denied: list[Denied] = Field(default_factory=list)
+
+
+class Capabilities(BaseModel):
+    """What a host can do. `network`: whether sandboxes on it can reach anything; if not, `network_trouble` says why."""
+
+    network: bool = False
+    network_trouble: str | None = None
+
+
 class Restore(BaseModel):
     """Bring a snapshot to life as the new sandbox `id`: a template's, a published one, or what a sandbox sleeps in.
 
-    Exactly one of the three is given. `env` is added to what every exec of it starts from. `deadline`: see Deadline.
+    Exactly one of the three is given. `env` is added to what every exec of it starts from. `secrets` are, too, in place
+    of all secrets that the snapshot holds (None: it keeps those); they take effect before any process of it runs.
+    `network`: what it may reach from its first moment on (None: nothing). `deadline`: see Deadline.
     """
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # users put secrets there
 
     id: str
     template: str | None = None
     snapshot: str | None = None
     sleeper: str | None = None
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    secrets: dict[str, str] | None = Field(default=None, repr=False)
+    network: Network | None = None
     deadline: float | None = None
+
+
+class Wake(BaseModel):
+    """Let a sandbox go on. `network`: what it may reach from then on (None: what it was told last)."""
+
+    network: Network | None = None
+
+
+class Reserve(BaseModel):
+    """Hold room for machines that are about to be restored as the sandboxes `ids`: for all of them, or none.
+
+    Each with `memory_mb` of memory and a disk of `disk_gb`; for `for_s` seconds, or until it is restored, or deleted.
+    """
+
+    ids: list[str] = Field(max_length=1024)
+    memory_mb: int = Field(ge=1)
+    disk_gb: int = Field(ge=1)
+    for_s: float = Field(gt=0, le=7200)
 
 
 class Deadline(BaseModel):
@@ -98,7 +160,8 @@ class Incarnation(BaseModel):
     `asleep`: it is hibernated, and has no process (`pid` None). `alive` is False once its machine has died; `reason`
     then says why. With a reason and `alive` its machine lives and is out of reach: calls raise Unavailable until it is
     reached, or deleted. `base` is the snapshot it came from or was last frozen into, None where that is its template's.
-    `adopted`: its machine was taken over from an earlier host agent.
+    `adopted`: its machine was taken over from an earlier host agent. `network`: what it may reach now, or will once it
+    is awake; `guest_ip` is its own address, None where it has no network.
     """
 
     id: str
@@ -114,6 +177,8 @@ class Incarnation(BaseModel):
     base: str | None = None
     usage: Usage = Field(default_factory=Usage)
     adopted: bool = False
+    network: Network | None = None
+    guest_ip: str | None = None
 
 
 class Freeze(BaseModel):
@@ -125,9 +190,16 @@ class Freeze(BaseModel):
 
 
 class Rollback(BaseModel):
-    """Let a sandbox be again as it was in a snapshot, under its own identity."""
+    """Let a sandbox be again as it was in a snapshot, under its own identity.
+
+    `secrets` and `network` as in Restore; without `network` it may reach what it was told last.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     snapshot: str
+    secrets: dict[str, str] | None = Field(default=None, repr=False)
+    network: Network | None = None
 
 
 class Frozen(BaseModel):
@@ -243,3 +315,18 @@ class Signal(BaseModel):
     """A signal for a command, by its name, such as SIGINT: for its process group, or SIGKILL for all its processes."""
 
     signal: str = "SIGKILL"
+
+
+class Port(BaseModel):
+    """A TCP port on which somebody in a guest listens, at `address`; by whom, as far as it is known."""
+
+    port: int = Field(ge=1, le=65535)
+    address: str
+    pid: int | None = None
+    process: str | None = None
+
+
+class PortList(BaseModel):
+    """Who listens in a guest, by number; at most 512 of them."""
+
+    items: list[Port]

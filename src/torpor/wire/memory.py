@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -103,6 +103,8 @@ class _Call(httpx2.AsyncByteStream):
         while not self._messages.empty():  # wakes an application that waits to hand over a message
             self._messages.get_nowait()
         await wait_ended(self._task)
+        if isinstance(self._body, AsyncGenerator):  # the application may not have read it to its end
+            await self._body.aclose()
 
     async def _run(self, app: App, scope: Message) -> None:
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
+
+from torpor.wire.reach import AllowList, OptionalReachWish, Secrets
 
 API_VERSION = "v1"
 
@@ -32,9 +34,12 @@ Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]
 
 
 class Strict(BaseModel):
-    """A request: wrong types are refused, not converted; fields not known are ignored, as older clients send some."""
+    """A request: wrong types are refused, not converted; fields not known are ignored, as older clients send some.
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    What was sent is not in the text of its errors: there may be secrets in it.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
 
 
 class CreateSandbox(Strict):
@@ -44,6 +49,10 @@ class CreateSandbox(Strict):
     becomes of it if its machine dies: it is `failed`, or put back to its last snapshot. A checkpoint is taken every
     `checkpoint_every_seconds` of running and after every `checkpoint_every_execs` commands (null: not), and of these
     the newest `checkpoint_keep` are kept.
+
+    `secrets` are in the environment of all that is started in it, and nowhere else: of them only the names are shown.
+    Null keeps those that a snapshot holds; anything else takes the place of all of them. `network`: what it may reach;
+    null is what the snapshot's sandbox might, of a template the internet, and nothing on a host that has no network.
     """
 
     template: str = Field(default="base", min_length=1, max_length=63)
@@ -51,17 +60,25 @@ class CreateSandbox(Strict):
     persistent: bool = False
     name: str | None = Field(default=None, min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     metadata: Metadata = Field(default_factory=dict)
-    env: Env = Field(default_factory=dict)
+    env: Env = Field(default_factory=dict, repr=False)
+    secrets: Secrets | None = None
     cpu: int | None = Field(default=None, ge=1)
     memory_mb: int | None = Field(default=None, ge=1)
     disk_gb: int | None = Field(default=None, ge=1)
-    network: Literal["none", "internet"] | None = None
+    network: OptionalReachWish = None
     idle_timeout_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
     on_idle: Literal["hibernate", "delete"] = "hibernate"
     on_crash: Literal["fail", "restore"] = "fail"
     checkpoint_every_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
     checkpoint_every_execs: int | None = Field(default=None, ge=1, le=1_000_000)
     checkpoint_keep: int = Field(default=3, ge=1, le=MAX_CHECKPOINTS_KEPT)
+
+    @field_validator("secrets")
+    @classmethod
+    def _names_are_given_once(cls, value: Secrets | None, info: ValidationInfo) -> Secrets | None:
+        if both := sorted(info.data.get("env", {}).keys() & (value or {}).keys()):
+            raise ValueError(f"secrets and env both have {both[0]}, and a command can have only one of them")
+        return value
 
 
 class CreateFromSnapshot(CreateSandbox):
@@ -90,7 +107,8 @@ class SnapshotView(BaseModel):
     `fork` (of each the newest is kept); none but the first outlives its sandbox. `size_bytes`: what it takes up on disk
     beyond what it shares with its `parent_id`. `pause_ms`: how long the guest stood still for it; `took_ms`: until it
     was durable but for its name. `dirty_bytes`: memory the guest had written; `written_bytes`: how much of that was
-    new.
+    new. `network` and `secret_names`: what the sandbox might reach, and which secrets it held, when it was taken; the
+    values are in the snapshot's memory image.
     """
 
     id: str
@@ -108,6 +126,8 @@ class SnapshotView(BaseModel):
     took_ms: float = 0.0
     dirty_bytes: int = 0
     written_bytes: int = 0
+    network: str | AllowList = "none"
+    secret_names: list[str] = Field(default_factory=list)
 
 
 class SnapshotPage(BaseModel):
@@ -126,12 +146,18 @@ class Verified(BaseModel):
 
 
 class ForkSandbox(Strict):
-    """`POST .../fork`: `count` children (one if it is not given), with the parent's metadata and then `metadata`."""
+    """`POST .../fork`: `count` children (one if it is not given), with the parent's metadata and then `metadata`.
+
+    `secrets` take the place of the parent's in every child, before anything runs in it; null keeps the parent's.
+    `network`: what the children may reach, null for what the parent may.
+    """
 
     count: int | None = Field(default=None, ge=1, le=MAX_CHILDREN)
     metadata: Metadata = Field(default_factory=dict)
     ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
     persistent: bool = False
+    secrets: Secrets | None = None
+    network: OptionalReachWish = None
 
 
 class RollBack(Strict):
@@ -172,8 +198,9 @@ class SandboxView(BaseModel):
     cpu: int
     memory_mb: int
     disk_gb: int
-    network: str = "none"
+    network: str | AllowList = "none"
     guest_ip: str | None = None
+    secret_names: list[str] = Field(default_factory=list)
     created_at: datetime
     expires_at: datetime | None = None
     ttl_seconds: int | None = None
@@ -338,12 +365,6 @@ class TemplateList(BaseModel):
     """`GET /v1/templates`."""
 
     items: list[TemplateView]
-
-
-class Me(BaseModel):
-    """`GET /v1/me`: whom the key belongs to."""
-
-    workspace: str
 
 
 class Version(BaseModel):

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI, Security
+from starlette.routing import Route, WebSocketRoute
 
+from torpor.control.access import AccessConfig
 from torpor.control.api import (
+    audit,
+    capacity,
     events,
     execs,
     files,
     health,
+    keys,
     passages,
+    ports,
     problems,
     processes,
     sandboxes,
@@ -21,17 +27,19 @@ from torpor.control.api import (
 )
 from torpor.control.api.deps import bearer
 from torpor.control.api.door import Door
+from torpor.control.proxy.gate import BY_PATH, ByKey, PortHosts
 from torpor.control.service.plane import Plane
 from torpor.wire.public import API_VERSION
 
 
-def create_app(plane: Plane, key: str) -> FastAPI:
-    """Return the API over a plane's collaborators, open to whoever sends `key`.
+def create_app(plane: Plane, key: str, access: AccessConfig | None = None) -> FastAPI:
+    """Return the API over a plane's collaborators, open to whoever sends `key`, the server's own, or one in the store.
 
     It starts and closes nothing: `torpor.control.main` does.
     """
     app = _Described(title="Torpor", version=API_VERSION, docs_url=None, redoc_url=None)
-    app.state.plane = plane
+    access = access or AccessConfig()
+    app.state.plane, app.state.access = plane, access
     problems.install(app)
     for part in (
         sandboxes.router,
@@ -40,14 +48,19 @@ def create_app(plane: Plane, key: str) -> FastAPI:
         execs.router,
         processes.router,
         files.router,
+        ports.router,
         templates.router,
         events.router,
         usage.router,
-        health.private,
+        keys.router,
+        capacity.router,
+        audit.router,
     ):
         app.include_router(part, dependencies=[Security(bearer)])
     app.include_router(health.public)
-    app.add_middleware(Door, key=key)
+    for kind in (Route, WebSocketRoute):
+        app.router.routes.append(kind(BY_PATH, ByKey(plane)))
+    app.add_middleware(Door, plane=plane, key=key, access=access, elsewhere=PortHosts(plane, access))
     return app
 
 

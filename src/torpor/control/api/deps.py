@@ -11,13 +11,14 @@ from pydantic import AfterValidator
 from torpor.control.service.files import MAX_PATH, absolute, octal
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
-from torpor.errors import InvalidRequest
+from torpor.errors import Forbidden, InvalidRequest
+from torpor.model.access import Caller
 from torpor.model.ids import SandboxId, WorkspaceId
 
 # All of these are coroutines, though they wait for nothing: a plain function would be sent through a thread.
 
-# For the description only: `door.py` has looked at the key before a route is chosen.
-bearer = HTTPBearer(auto_error=False, description="the server's key, in the file `key` in its home directory")
+# For the description only: `guard.py` has looked at the key before a route is chosen.
+bearer = HTTPBearer(auto_error=False, description="a key; the server's own is in the file `key` in its home directory")
 
 
 async def plane_of_app(request: Request) -> Plane:
@@ -30,6 +31,26 @@ async def workspace_of_caller(request: Request) -> WorkspaceId:
     """Return the workspace whose key the request came with."""
     workspace: WorkspaceId = request.state.workspace
     return workspace
+
+
+async def caller_of_request(request: Request) -> Caller:
+    """Return whose key the request came with."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def admin_of_request(request: Request) -> Caller:
+    """Return whose key the request came with. Raises Forbidden unless it is an admin's."""
+    caller = await caller_of_request(request)
+    if not caller.is_admin:
+        raise Forbidden("only an admin's key may do this", hint="the server's own key is one")
+    return caller
+
+
+async def targets_of_request(request: Request) -> list[str]:
+    """Return the list that ids go into which the request is about, or makes, for the audit log; see `audited.py`."""
+    targets: list[str] = request.state.targets
+    return targets
 
 
 async def owned_by_caller(
@@ -55,6 +76,9 @@ def _checked_mode(mode: str | None) -> str | None:
 
 ThePlane = Annotated[Plane, Depends(plane_of_app)]
 Workspace = Annotated[WorkspaceId, Depends(workspace_of_caller)]
+TheCaller = Annotated[Caller, Depends(caller_of_request)]
+AnAdmin = Annotated[Caller, Depends(admin_of_request)]
+Targets = Annotated[list[str], Depends(targets_of_request)]
 TheSandbox = Annotated[Owned, Depends(owned_by_caller)]
 
 GuestPath = Annotated[

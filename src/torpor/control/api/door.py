@@ -1,75 +1,102 @@
-"""What stands before every route, as plain ASGI: a request id, the key, a bound on the body, and the last resort."""
+"""What stands before every route, as plain ASGI: a request id, who is meant, a bound on the body, the last resort."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 import secrets
+from typing import Protocol
 
 import structlog
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from torpor.control.access import AccessConfig, host_named
+from torpor.control.api.cors import Headers, allowing_headers, check_origin, is_preflight, preflight_headers
+from torpor.control.api.guard import Guard
 from torpor.control.api.problems import answer_for
-from torpor.control.service.plane import DEFAULT_WORKSPACE
-from torpor.errors import InvalidRequest, OutcomeUnknown, TorporError, Unauthenticated
+from torpor.control.service.plane import Plane
+from torpor.errors import InvalidRequest, OutcomeUnknown, TorporError
 
 _log = structlog.get_logger("torpor.control")
 
 # 16 MiB of stdin as base64, and what is around it.
 MAX_BODY_BYTES = 24 * 1024 * 1024
+_BEGINNINGS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+# What is for a server in a sandbox is streamed to it.
+_TO_SERVER = re.compile(r"/v1/sandboxes/[^/]+/proxy/")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-class Door:
-    """Lets requests through to an application.
+class Elsewhere(Protocol):
+    """What serves the hosts that are not the API's own, such as one for each port of a sandbox."""
 
-    Puts `request_id` into the request's state, and `workspace` for what is below /v1; answers 401 there without the
-    key. Bodies are bounded but for files, which are streamed. What the application raises is logged and answered
-    without a word of its inside.
-    """
+    def serves(self, host: str) -> bool:
+        """Tell whether a host, by its name in lower case and without a port, is one of these."""
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app = app
-        self._key = key.encode()
+    def takes(self, scope: Scope) -> bool:
+        """Tell whether a request to the API's own host is for these all the same, and brings what opens it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Serve a request to such a host. It comes without a caller: what it needs of one, it finds out itself."""
+
+
+class Door:
+    """Lets requests through to an application: those that name this server, and come from no foreign page.
+
+    Puts `request_id` into the request's state; what `Guard` does comes after it. Requests to the hosts of `elsewhere`
+    go there and nowhere else. Bodies are bounded but for files, which are streamed. What the application raises is
+    logged and answered without a word of its inside.
+    """
+
+    def __init__(
+        self, app: ASGIApp, plane: Plane, key: str, access: AccessConfig, elsewhere: Elsewhere | None = None
+    ) -> None:
+        self._guard = Guard(app, plane, key, access)
+        self._access = access
+        self._elsewhere = elsewhere
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            raise AssertionError("the server is configured for HTTP and WebSocket only")
         headers = dict(scope["headers"])
         request_id = _request_id(headers.get(b"x-request-id", b""))
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id
+        scope.setdefault("state", {})["request_id"] = request_id
         answer = _Answer(send, request_id)
+        told = {"request_id": request_id, "method": scope.get("method", "WEBSOCKET"), "path": scope["path"]}
         try:
-            if scope["path"].startswith("/v1/"):
-                self._check_key(headers.get(b"authorization", b""))
-                state["workspace"] = DEFAULT_WORKSPACE
-            await self._app(scope, _bounded(scope, headers, receive), answer)
+            await self._serve(scope, headers, receive, answer)
         except TorporError as error:
             await answer.give(error, scope, receive)
         except asyncio.CancelledError:
             # We are the outermost frame of the request's task, so this is the server, which stops and waits no longer.
-            _log.info("cut off by the stop", request_id=request_id, method=scope["method"], path=scope["path"])
+            _log.info("cut off by the stop", **told)
             unknown = OutcomeUnknown("the server was stopped before the request was done")
             await answer.give(unknown, scope, receive)
         except ClientDisconnect:
-            _log.info("client gone", request_id=request_id, method=scope["method"], path=scope["path"])
+            _log.info("client gone", **told)
         except Exception:
-            _log.exception("unexpected", request_id=request_id, method=scope["method"], path=scope["path"])
+            _log.exception("unexpected", **told)
             unknown = OutcomeUnknown("the server failed in a way it does not know; its log has the request id")
             await answer.give(unknown, scope, receive)
 
-    def _check_key(self, authorization: bytes) -> None:
-        scheme, _, key = authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._key):
-            what = "the API key is missing" if not authorization else "the API key is not this server's"
-            raise Unauthenticated(
-                f"{what}; it is in the file `key` in the server's home directory",
-                hint="send it as `Authorization: Bearer KEY`, or set TORPOR_API_KEY",
-            )
+    async def _serve(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, answer: _Answer) -> None:
+        host = _host(scope)
+        if self._elsewhere is not None and self._elsewhere.serves(host_named(host)):
+            await self._elsewhere(scope, receive, answer)
+            return
+        self._access.called(host)
+        if self._elsewhere is not None and self._elsewhere.takes(scope):
+            await self._elsewhere(scope, receive, answer)
+            return
+        answer.more += allowing_headers(self._access, headers)
+        if is_preflight(scope, headers):
+            answer.more = preflight_headers(self._access, headers)
+            await Response(status_code=204)(scope, receive, answer)
+            return
+        check_origin(self._access, scope, headers)
+        await self._guard(scope, _bounded(scope, headers, receive), answer)
 
 
 class _Answer:
@@ -79,17 +106,25 @@ class _Answer:
         self._send = send
         self._request_id = request_id
         self._begun = False
+        # Headers that every answer to this request gets.
+        self.more: Headers = []
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] in _BEGINNINGS:
             self._begun = True
-            message["headers"] = [*message["headers"], (b"x-request-id", self._request_id.encode())]
+            own = (b"x-request-id", self._request_id.encode())
+            message["headers"] = [*message.get("headers", ()), own, *self.more]
         await self._send(message)
 
     async def give(self, error: TorporError, scope: Scope, receive: Receive) -> None:
         # An answer that has begun cannot become an error any more: it is left unfinished, and the server breaks it off.
         if not self._begun:
             await answer_for(error, self._request_id)(scope, receive, self)
+
+
+def _host(scope: Scope) -> str:
+    named = [value for name, value in scope["headers"] if name == b"host"]
+    return named[0].decode("latin-1") if len(named) == 1 else ""
 
 
 def _request_id(given: bytes) -> str:
@@ -99,7 +134,9 @@ def _request_id(given: bytes) -> str:
 
 
 def _bounded(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
-    if scope["method"] == "PUT" and scope["path"].endswith("/fs"):
+    if scope["type"] != "http" or (scope["method"] == "PUT" and scope["path"].endswith("/fs")):
+        return receive
+    if _TO_SERVER.match(scope["path"]):
         return receive
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > MAX_BODY_BYTES:

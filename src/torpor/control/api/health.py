@@ -1,22 +1,13 @@
-"""Who am I, are you there, and what are you: `/v1/me`, and without a key `/healthz` and `/version`."""
+"""Are you there, and what are you: `/healthz`, and `/version`, which tells it without a key on this machine only."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 
-from torpor.control.api.deps import Workspace
-from torpor.control.api.problems import refusals
 from torpor.kit.installed import installed_version
-from torpor.wire.public import Health, Me, Version
+from torpor.wire.public import Health, Version
 
-private = APIRouter(prefix="/v1", tags=["server"])
 public = APIRouter(tags=["server"])
-
-
-@private.get("/me", responses=refusals())
-async def me(workspace: Workspace) -> Me:
-    """Say whom the key belongs to."""
-    return Me(workspace=workspace)
 
 
 @public.get("/healthz")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from torpor import errors
 from torpor.control.api.answers import PatientPassage
-from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox
+from torpor.control.api.deps import IdempotencyKey, Targets, ThePlane, TheSandbox
 from torpor.control.api.problems import refusals
 from torpor.control.api.views import forked_view, view
 from torpor.control.service.fork import fork
@@ -73,11 +73,13 @@ async def wake_sandbox(plane: ThePlane, owned: TheSandbox, order: Annotated[Wake
 
 
 @router.post("/rollback", response_class=Response, responses=_answering(200, SandboxView, "The sandbox runs."))
-async def roll_back_sandbox(plane: ThePlane, owned: TheSandbox, order: RollBack) -> Response:
+async def roll_back_sandbox(plane: ThePlane, owned: TheSandbox, order: RollBack, targets: Targets) -> Response:
     """Let a sandbox be again as it was in a snapshot of it. Long answers are padded as hibernate's."""
 
     async def rolled_back() -> SandboxView:
-        return view(await rollback(plane, owned, order.snapshot))
+        sandbox = await rollback(plane, owned, order.snapshot)
+        targets.append(order.snapshot)
+        return view(sandbox)
 
     return PatientPassage(plane.clock, rolled_back)
 
@@ -86,12 +88,15 @@ async def roll_back_sandbox(plane: ThePlane, owned: TheSandbox, order: RollBack)
 async def fork_sandbox(
     plane: ThePlane,
     owned: TheSandbox,
+    targets: Targets,
     wish: Annotated[ForkSandbox | None, Body()] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Bring living copies of a sandbox to life, all of them or none. Long answers are padded as a create's."""
 
     async def forked() -> Forked:
-        return forked_view(owned.id, await fork(plane, owned, wish or ForkSandbox(), idempotency_key))
+        children = await fork(plane, owned, wish or ForkSandbox(), idempotency_key)
+        targets.extend(child.id for child in children)
+        return forked_view(owned.id, children)
 
     return PatientPassage(plane.clock, forked, 201)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from torpor import errors
-from torpor.wire.errors import RETRY_AFTER_S, STATUS, ErrorBody, status_of, to_body
+from torpor.wire.errors import NO_CAPACITY_RETRY_AFTER_S, RETRY_AFTER_S, STATUS, ErrorBody, status_of, to_body
 
 # How the validator begins: "Input should be ...", "String should have ...".
 _SHOULD = re.compile(r"[A-Z]\w* should ")
 _ANYWHERE: tuple[type[errors.TorporError], ...] = (
     errors.InvalidRequest,
     errors.Unauthenticated,
+    errors.Forbidden,
+    errors.Misdirected,
+    errors.RateLimited,
     errors.OutcomeUnknown,
     errors.Unavailable,
 )
@@ -31,8 +35,12 @@ def answer_for(error: errors.TorporError, request_id: str) -> Response:
     """Return the HTTP answer for an error."""
     status = status_of(error)
     headers = {}
-    if status == 503:
-        headers["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, errors.RateLimited):
+        headers["retry-after"] = str(max(RETRY_AFTER_S, math.ceil(error.retry_after_s or 0)))
+    elif status == 503:
+        headers["retry-after"] = str(
+            NO_CAPACITY_RETRY_AFTER_S if isinstance(error, errors.NoCapacity) else RETRY_AFTER_S
+        )
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return _answer(to_body(error, request_id), status, headers)

@@ -9,21 +9,24 @@ from starlette.responses import Response
 
 from torpor import errors
 from torpor.control.api.answers import PatientPassage
-from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox, Workspace
+from torpor.control.api.deps import IdempotencyKey, Targets, ThePlane, TheSandbox, Workspace
 from torpor.control.api.problems import refusals
-from torpor.control.api.views import lifecycle_view, view
+from torpor.control.api.views import lifecycle_view, network_view, view
 from torpor.control.service.create import create
 from torpor.control.service.cursors import position_of
 from torpor.control.service.delete import delete
+from torpor.control.service.network import change_network, network_of
 from torpor.control.service.sandboxes import change_life, list_page, metadata_filter, show, state_of
 from torpor.control.service.wishes import CreateWish
 from torpor.control.store.contract import Listing
 from torpor.wire.public import Lifecycle, LifecycleChange, SandboxPage, SandboxView
+from torpor.wire.reach import NetworkChange, NetworkView
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"])
 
 _MAKING = refusals(errors.NotFound, errors.Conflict, errors.QuotaExceeded, errors.OutOfSpace)
 _ONE = refusals(errors.NotFound, errors.Conflict)
+_CHANGING = refusals(errors.NotFound, errors.Conflict, errors.SandboxLost)
 
 
 @router.post(
@@ -33,7 +36,11 @@ _ONE = refusals(errors.NotFound, errors.Conflict)
     responses={**_MAKING, 201: {"model": SandboxView, "description": "The sandbox runs."}},
 )
 async def create_sandbox(
-    plane: ThePlane, workspace: Workspace, wish: CreateWish, idempotency_key: IdempotencyKey = None
+    plane: ThePlane,
+    workspace: Workspace,
+    wish: CreateWish,
+    targets: Targets,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Bring a template's snapshot to life as a new sandbox, or the snapshot `from_snapshot`.
 
@@ -41,7 +48,9 @@ async def create_sandbox(
     """
 
     async def made() -> SandboxView:
-        return view(await create(plane, workspace, wish, idempotency_key))
+        sandbox = await create(plane, workspace, wish, idempotency_key)
+        targets.extend(id for id in (sandbox.id, sandbox.from_snapshot) if id is not None)
+        return view(sandbox)
 
     return PatientPassage(plane.clock, made, 201)
 
@@ -89,3 +98,16 @@ async def show_lifecycle(plane: ThePlane, owned: TheSandbox) -> Lifecycle:
 async def change_lifecycle(plane: ThePlane, owned: TheSandbox, change: LifecycleChange) -> Lifecycle:
     """Set the end of a sandbox's life: `ttl_seconds` from now, or never with `persistent`; and when it is idle."""
     return lifecycle_view(await change_life(plane, owned, change))
+
+
+@router.get("/{id}/network", responses=_ONE)
+async def show_network(plane: ThePlane, owned: TheSandbox) -> NetworkView:
+    """Show what a sandbox may reach, and what it tried to and could not. It is not woken."""
+    return network_view(*await network_of(plane, owned))
+
+
+@router.patch("/{id}/network", responses=_CHANGING)
+async def set_network(plane: ThePlane, owned: TheSandbox, change: NetworkChange) -> NetworkView:
+    """Set what a sandbox may reach. It is so at once; in a sleeping one, which is not woken, as soon as it wakes."""
+    await change_network(plane, owned, change.network)
+    return network_view(*await network_of(plane, owned))

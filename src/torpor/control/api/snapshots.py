@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from torpor import errors
 from torpor.control.api.answers import Patient, PatientPassage
-from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox, Workspace
+from torpor.control.api.deps import IdempotencyKey, Targets, ThePlane, TheSandbox, Workspace
 from torpor.control.api.problems import refusals
 from torpor.control.api.views import snapshot_view
 from torpor.control.service.cursors import position_of
@@ -35,6 +35,7 @@ Id = Annotated[str, Path(description="a snapshot's id", max_length=64)]
 async def take_snapshot(
     plane: ThePlane,
     owned: TheSandbox,
+    targets: Targets,
     wish: Annotated[TakeSnapshot | None, Body()] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -45,7 +46,9 @@ async def take_snapshot(
 
     async def taken() -> SnapshotView:
         name = None if wish is None else wish.name
-        return snapshot_view(await snapshot(plane, owned, name, idempotency_key))
+        record = await snapshot(plane, owned, name, idempotency_key)
+        targets.append(record.id)
+        return snapshot_view(record)
 
     return PatientPassage(plane.clock, taken, 201)
 

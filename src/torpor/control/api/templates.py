@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from torpor import errors
-from torpor.control.api.deps import ThePlane
+from torpor.control.api.deps import AnAdmin, ThePlane
 from torpor.control.api.problems import refusals
 from torpor.control.service import templates
 from torpor.wire.public import TemplateList, TemplateView
@@ -31,6 +31,7 @@ async def show_template(plane: ThePlane, name: Name) -> TemplateView:
 
 
 @router.delete("/{name}", status_code=204, responses=_ONE)
-async def remove_template(plane: ThePlane, name: Name) -> None:
-    """Remove a template; sandboxes made from it live on."""
+async def remove_template(plane: ThePlane, admin: AnAdmin, name: Name) -> None:
+    """Remove a template; sandboxes made from it live on. Templates are everybody's, so this takes an admin's key."""
+    del admin
     await templates.remove_template(plane, name)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from torpor.control.service.reach import spoken
 from torpor.control.service.usage import Live, SandboxSpent, Spent
 from torpor.control.store.contract import Event, SnapshotRecord
 from torpor.model.sandbox import Sandbox
@@ -14,6 +15,7 @@ from torpor.wire import host
 from torpor.wire.events import EventView
 from torpor.wire.processes import ProcessView
 from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView
+from torpor.wire.reach import DeniedView, NetworkView
 from torpor.wire.usage import LiveView, PriceList, SandboxUsage, UsageView
 
 
@@ -37,6 +39,9 @@ def view(sandbox: Sandbox) -> SandboxView:
         cpu=sandbox.cpu,
         memory_mb=sandbox.memory_mb,
         disk_gb=sandbox.disk_gb,
+        network=spoken(sandbox.network),
+        guest_ip=sandbox.guest_ip,
+        secret_names=list(sandbox.secret_names),
         created_at=sandbox.created_at,
         expires_at=sandbox.expires_at,
         ttl_seconds=sandbox.ttl_seconds,
@@ -74,7 +79,15 @@ def snapshot_view(record: SnapshotRecord) -> SnapshotView:
         took_ms=record.cost.took_ms,
         dirty_bytes=record.cost.dirty_bytes,
         written_bytes=record.cost.written_bytes,
+        network=spoken(record.network),
+        secret_names=list(record.secret_names),
     )
+
+
+def network_view(sandbox: Sandbox, state: host.NetworkState) -> NetworkView:
+    """Return what a sandbox may reach, and could not, as clients see it."""
+    denied = [DeniedView(**one.model_dump()) for one in state.denied]
+    return NetworkView(network=spoken(sandbox.network), guest_ip=state.guest_ip or sandbox.guest_ip, denied=denied)
 
 
 def process_view(sandbox_id: str, job: host.Job) -> ProcessView:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from torpor.kit.clock import Clock
-from torpor.model.ids import SandboxId
+from torpor.model.ids import SandboxId, WorkspaceId
 
 
 @dataclass(slots=True)
@@ -30,6 +30,7 @@ class Activity:
         self._clock = clock
         self._uses: dict[SandboxId, _Use] = {}
         self._sweeps: dict[SandboxId, asyncio.Event] = {}
+        self._owners: dict[SandboxId, WorkspaceId] = {}
 
     @asynccontextmanager
     async def using(self, sandbox_id: SandboxId) -> AsyncIterator[None]:
@@ -56,6 +57,14 @@ class Activity:
     def is_known(self, sandbox_id: SandboxId) -> bool:
         """Tell whether anything is known of a sandbox."""
         return sandbox_id in self._uses
+
+    def note_owner(self, sandbox_id: SandboxId, workspace: WorkspaceId) -> None:
+        """Take in whose a sandbox is, which never changes."""
+        self._owners[sandbox_id] = workspace
+
+    def is_owned(self, sandbox_id: SandboxId, workspace: WorkspaceId) -> bool:
+        """Tell whether a sandbox is known to be a workspace's."""
+        return self._owners.get(sandbox_id) == workspace
 
     def in_flight(self, sandbox_id: SandboxId) -> int:
         """Return how many calls are using a sandbox."""
@@ -85,6 +94,8 @@ class Activity:
         gone = [one for one, use in self._uses.items() if not use.in_flight and one not in living]
         for one in gone:
             del self._uses[one]
+        for one in [one for one in self._owners if one not in self._uses and one not in living]:
+            del self._owners[one]
 
     def _use(self, sandbox_id: SandboxId) -> _Use:
         use = self._uses.get(sandbox_id)

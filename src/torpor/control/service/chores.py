@@ -18,17 +18,28 @@ _log = structlog.get_logger("torpor.control")
 
 
 class Chore(StrEnum):
-    """The kinds of chores. PATIENCE: waiting for the time at which a recovery is tried again. END: a life is over."""
+    """The kinds of chores. PATIENCE: waiting for the time at which a recovery is tried again. END: a life is over.
+
+    WAKE: a port was asked for, and who asked may not wait until it is there.
+    """
 
     RECOVERY = "recovery"
     CHECKPOINT = "checkpoint"
     SWEEP = "sweep"
     PATIENCE = "patience"
     END = "end"
+    WAKE = "wake"
 
 
 # How many of a kind have their turn at once; those that only wait are no burden.
-AT_ONCE = {Chore.RECOVERY: 4, Chore.CHECKPOINT: 2, Chore.SWEEP: 4, Chore.PATIENCE: 100_000, Chore.END: 8}
+AT_ONCE = {
+    Chore.RECOVERY: 4,
+    Chore.CHECKPOINT: 2,
+    Chore.SWEEP: 4,
+    Chore.PATIENCE: 100_000,
+    Chore.END: 8,
+    Chore.WAKE: 64,
+}
 
 
 class Chores:

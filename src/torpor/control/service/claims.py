@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import re
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 
 from torpor.control.reconcile import reconcile_one
 from torpor.control.service.plane import Plane
 from torpor.control.store.contract import Claim
 from torpor.control.store.rules import claim_is_free
-from torpor.errors import Conflict, InvalidRequest, OutcomeUnknown
+from torpor.errors import Conflict, InvalidRequest, OutcomeUnknown, QuotaExceeded
+from torpor.model.ids import WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
+
+T = TypeVar("T")
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -25,12 +30,30 @@ def checked_key(key: str) -> str:
     return key
 
 
-def claim_for(asked: dict[str, Any], key: str | None) -> Claim | None:
-    """Return the claim of a key on what was asked, None without a key. Raises as `checked_key`."""
+def claim_for(plane: Plane, asked: Mapping[str, Any], hidden: Mapping[str, Any], key: str | None) -> Claim | None:
+    """Return the claim of a key on what was asked, None without a key. Raises as `checked_key`.
+
+    `hidden` was asked too, and is not to be found out from what is recorded: who has the database and not the server's
+    own secret cannot tell what it was, not even by trying everything that it may have been.
+    """
     if key is None:
         return None
-    told = json.dumps(asked, sort_keys=True)
-    return Claim(checked_key(key), hashlib.sha256(told.encode()).hexdigest())
+    told = json.dumps(asked, sort_keys=True).encode()
+    if hidden:
+        told += hmac.digest(plane.seal, json.dumps(hidden, sort_keys=True).encode(), hashlib.sha256)
+    return Claim(checked_key(key), hashlib.sha256(told).hexdigest())
+
+
+async def unless_claimed(
+    plane: Plane, workspace: WorkspaceId, claim: Claim | None, making: Awaitable[T | None]
+) -> T | None:
+    """Return what `making` makes; None if a quota refused it, but the same request came before and holds the claim."""
+    try:
+        return await making
+    except QuotaExceeded:
+        if claim is None or await plane.store.claimed(workspace, claim) is None:
+            raise
+        return None
 
 
 async def served_before(plane: Plane, held: Sandbox, claim: Claim) -> Sandbox | None:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from torpor.control.service.claims import claim_for, served_before
+from torpor.control.service.claims import claim_for, served_before, unless_claimed
 from torpor.control.service.deadlines import deadline_of
 from torpor.control.service.freeze import freeze
 from torpor.control.service.hibernate import sleeps_in
 from torpor.control.service.passage import Crossing, facts_of
 from torpor.control.service.plane import Plane
+from torpor.control.service.quotas import holdings_of
+from torpor.control.service.reach import asked_for, chosen, order_of
 from torpor.control.service.sandboxes import Owned, expiry, in_use, life_of, show, standing
+from torpor.control.service.secrets import names_of, told_of, values_of
 from torpor.control.service.snapshots import delete_snapshot, tidy
 from torpor.control.store.contract import Claim
 from torpor.errors import Busy, Conflict, InvalidRequest, TorporError
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId, SnapshotId, new_sandbox_id, new_snapshot_id, sibling_id
 from torpor.model.lifecycle import State
+from torpor.model.network import Egress
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Kind
 from torpor.wire import host
@@ -31,21 +35,31 @@ _log = structlog.get_logger("torpor.control")
 
 # Children that come to life at the same time.
 _AT_ONCE = 16
+# How long the host holds room for them, in seconds: longer than a freeze of the parent takes.
+_HELD_S = 1900.0
 # The parent may fall asleep or wake between being looked at and being held.
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What children come to life from: a snapshot, or (`sleeper`) what the parent sleeps in."""
+    """What children come to life from: a snapshot, or (`sleeper`) what the parent sleeps in; and with which secrets."""
 
     snapshot: SnapshotId | None
     sleeper: SandboxId | None = None
+    secrets: dict[str, str] | None = field(default=None, repr=False)
 
     def order(self, child: Sandbox) -> host.Restore:
         """Return the order that brings one child to life."""
         snapshot = self.snapshot if self.sleeper is None else None
-        return host.Restore(id=child.id, snapshot=snapshot, sleeper=self.sleeper, deadline=deadline_of(child))
+        return host.Restore(
+            id=child.id,
+            snapshot=snapshot,
+            sleeper=self.sleeper,
+            secrets=self.secrets,
+            network=order_of(child.network),
+            deadline=deadline_of(child),
+        )
 
 
 async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = None) -> list[Sandbox]:
@@ -53,22 +67,35 @@ async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = 
 
     All of them or none: if one definitely fails, nothing is left, and the parent is as it was in any case. For an
     idempotency key that was used before, the children of then are returned. Raises InvalidRequest, NotFound,
-    SandboxLost, Conflict, and what the host raises.
+    SandboxLost, Conflict, QuotaExceeded, and what the host raises.
     """
-    claim = claim_for({"fork": owned.id, **wish.model_dump(mode="json")}, key)
+    asked = asked_for(wish.network)
+    claim = _claim(plane, owned, wish, key)
     while True:
         if claim is not None and (held := await plane.store.claimed(owned.workspace, claim)) is not None:
             if (first := await served_before(plane, held, claim)) is not None:
                 return await _children_of_then(plane, first, wish)
             continue
-        children = _children(plane, await standing(plane, owned), wish)
+        parent = await standing(plane, owned)
+        children = _children(plane, parent, wish, await chosen(plane, asked, parent.network))
         async with in_use(plane, owned):
-            made = await _bring_to_life(plane, owned, children, claim)
+            making = _bring_to_life(plane, owned, children, values_of(wish.secrets), claim)
+            made = await unless_claimed(plane, owned.workspace, claim, making)
         if made is not None:
             return made
 
 
-def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox) -> list[Sandbox]:
+def _claim(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None) -> Claim | None:
+    told = wish.model_dump(mode="json", exclude={"secrets", "network"})
+    if wish.secrets is not None:
+        told["secrets"] = told_of(wish.secrets)
+    if wish.network is not None:
+        told |= wish.model_dump(mode="json", include={"network"})
+    hidden = {"secrets": values_of(wish.secrets)} if wish.secrets else {}
+    return claim_for(plane, {"fork": owned.id, **told}, hidden, key)
+
+
+def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox, network: Egress) -> list[Sandbox]:
     """Return the records to begin with. The ids of the others follow from the first one's."""
     metadata = {**parent.metadata, **wish.metadata}
     if len(metadata) > MAX_METADATA:
@@ -94,6 +121,9 @@ def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox) -> list[Sandbox]
         metadata=metadata,
         parent=parent.id,
         care=parent.care,
+        network=network,
+        secret_names=names_of(wish.secrets, parent.secret_names),
+        has_own_secrets=wish.secrets is not None,
     )
     return [first, *(replace(first, id=sibling) for sibling in _siblings(first.id, wish))]
 
@@ -114,20 +144,40 @@ async def _children_of_then(plane: Plane, first: Sandbox, wish: ForkSandbox) -> 
 
 
 async def _bring_to_life(
-    plane: Plane, owned: Owned, children: list[Sandbox], claim: Claim | None
+    plane: Plane, owned: Owned, children: list[Sandbox], secrets: dict[str, str] | None, claim: Claim | None
 ) -> list[Sandbox] | None:
     """Return the children, or None if somebody took the claim meanwhile."""
     async with AsyncExitStack() as passages:
+        turn = await passages.enter_async_context(plane.quotas.turn(owned.workspace, holdings_of(children)))
         # The first is outermost, and so settles last: who waits for it has waited for all.
         first = await passages.enter_async_context(plane.gate.creation(children[0], claim))
         if first.holds:
             return None
         others = [await passages.enter_async_context(plane.gate.creation(child, None)) for child in children[1:]]
+        await turn.aclose()  # they are on record, and count
         crossings = [first, *others]
+        await passages.enter_async_context(_room(plane, children))
         source = await passages.enter_async_context(_source(plane, owned))
-        await _all_or_none(plane, source, crossings)
+        await _all(plane, replace(source, secrets=secrets), crossings)
     await tidy(plane, owned.id)
     return [crossing.sandbox for crossing in crossings]
+
+
+@asynccontextmanager
+async def _room(plane: Plane, children: list[Sandbox]) -> AsyncIterator[None]:
+    """Have the host hold room for all children while the block brings them to life, or none of them begins.
+
+    If the block fails, all of them are closed on the host. Raises NoCapacity, OutOfSpace.
+    """
+    ids = [child.id for child in children]
+    try:
+        await plane.host.reserve(
+            host.Reserve(ids=list(ids), memory_mb=children[0].memory_mb, disk_gb=children[0].disk_gb, for_s=_HELD_S)
+        )
+        yield
+    except BaseException:
+        await shielded(_close(plane, ids))  # which gives up what is held, too
+        raise
 
 
 @asynccontextmanager
@@ -173,16 +223,8 @@ async def _remove(plane: Plane, owned: Owned, snapshot_id: SnapshotId) -> None:
         _log.warning("not removed", snapshot=snapshot_id, error=error.message)
 
 
-async def _all_or_none(plane: Plane, source: Source, crossings: list[Crossing]) -> None:
-    """Bring every child to life; if one fails, close them all on the host, and raise the first failure."""
-    try:
-        await _all(plane, source, crossings)
-    except BaseException:
-        await shielded(_close(plane, [crossing.sandbox.id for crossing in crossings]))
-        raise
-
-
 async def _all(plane: Plane, source: Source, crossings: list[Crossing]) -> None:
+    """Bring every child to life, and raise the first failure."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def restored(crossing: Crossing) -> TorporError | None:

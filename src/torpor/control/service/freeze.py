@@ -24,4 +24,4 @@ async def freeze(plane: Plane, owned: Owned, order: host.Freeze) -> SnapshotReco
             return earlier
         frozen = await plane.host.snapshot(owned.id, order)
         crossing.reading = reading_of(frozen.usage)
-        return await keep(plane, owned.workspace, frozen)
+        return await keep(plane, crossing.sandbox, frozen)

@@ -36,7 +36,7 @@ async def hibernate(plane: Plane, owned: Owned, is_wanted: Callable[[Sandbox], b
             order = host.Freeze(id=new_snapshot_id(), kind=Kind.HIBERNATION.value)
             frozen = await plane.host.hibernate(owned.id, order)
             crossing.reading = reading_of(frozen.usage)
-            await keep(plane, owned.workspace, frozen)
+            await keep(plane, crossing.sandbox, frozen)
     if not crossing.holds:
         await tidy(plane, owned.id)
     return Asleep(crossing.sandbox, await sleeps_in(plane, owned))

@@ -216,7 +216,7 @@ class Gate:
         if sandbox.state is to:  # nothing was shown, and nothing came of it
             return sandbox
         # Back in a state it was in before, it has the reason that it had there.
-        told = Facts() if to is crossing.began else _told(to, facts)
+        told = _without_reason(facts) if to is crossing.began else _told(to, facts)
         boundary = Boundary(row.verb, crossing.reading)
         try:
             settled = await shielded(
@@ -240,12 +240,24 @@ def reading_of(usage: host.Usage | None) -> Reading | None:
 
 def facts_of(born: host.Incarnation) -> Facts:
     """Return what is to be recorded of a machine that came to life."""
-    return Facts(boot_ms=born.boot_ms, cpu=born.cpu, memory_mb=born.memory_mb, disk_gb=born.disk_gb)
+    return Facts(
+        boot_ms=born.boot_ms,
+        cpu=born.cpu,
+        memory_mb=born.memory_mb,
+        disk_gb=born.disk_gb,
+        guest_ip=born.guest_ip,
+    )
 
 
 def _told(to: State, facts: Facts) -> Facts:
     """Return what is recorded beside the new state: a reason only where it explains something."""
     return facts if to in _EXPLAINED else Facts(**{**facts, "reason": None})
+
+
+def _without_reason(facts: Facts) -> Facts:
+    kept = facts.copy()
+    kept.pop("reason", None)
+    return kept
 
 
 # What lets a sandbox that rests do more.

@@ -11,6 +11,8 @@ import structlog
 from torpor.control.service.chores import Chore
 from torpor.control.service.passage import facts_of
 from torpor.control.service.plane import Plane
+from torpor.control.service.reach import order_of
+from torpor.control.service.secrets import names_after, on_rollback
 from torpor.control.service.snapshots import show_snapshot
 from torpor.control.store.contract import SnapshotRecord
 from torpor.errors import Conflict, NotFound, TorporError, Unavailable
@@ -37,8 +39,15 @@ async def put_back(
     """Put a sandbox back to a snapshot, as one passage. If it definitely fails, it is as before."""
     with plane.shelf.using(record.id):
         async with plane.gate.passage(sandbox_id, row, is_wanted) as crossing:
-            born = await plane.host.rollback(sandbox_id, host.Rollback(snapshot=record.id))
+            sandbox = crossing.sandbox
+            order = host.Rollback(
+                snapshot=record.id, secrets=on_rollback(sandbox, record), network=order_of(sandbox.network)
+            )
+            born = await plane.host.rollback(sandbox_id, order)
             crossing.learn(**facts_of(born))
+            crossing.learn(secret_names=names_after(sandbox, record))
+    if gone := sorted(set(sandbox.secret_names) - set(crossing.sandbox.secret_names)):
+        plane.noter.note("secrets", crossing.sandbox, removed=gone, snapshot_id=record.id)
     # Of a sandbox that was lost, the host had nothing left that could have told it.
     await plane.deadlines.tell(sandbox_id)
     return crossing.sandbox

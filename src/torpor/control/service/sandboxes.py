@@ -48,10 +48,12 @@ async def known(plane: Plane, owned: Owned) -> Sandbox:
 async def in_use(plane: Plane, owned: Owned) -> AsyncIterator[None]:
     """Count a call as using a sandbox while the block lasts. Raises NotFound as `show`.
 
-    Only sandboxes that there are get to be counted, so that what is kept in memory of them is bounded by them.
+    Only sandboxes that there are, and are the caller's, get to be counted: what is kept in memory of them is bounded by
+    them, and nobody keeps another's sandbox from being idle.
     """
-    if not plane.activity.is_known(owned.id):
+    if not plane.activity.is_owned(owned.id, owned.workspace):
         await show(plane, owned)
+        plane.activity.note_owner(owned.id, owned.workspace)
     async with plane.activity.using(owned.id):
         yield
 
@@ -62,8 +64,9 @@ async def settled(plane: Plane, owned: Owned) -> Sandbox:
     One that is being put back to its last snapshot after a crash is waited for. Raises NotFound as `show`, and
     HostUnreachable if the host has to be asked and cannot be.
     """
-    await plane.chores.wait_over(Chore.RECOVERY, owned.id)
     sandbox = await show(plane, owned)
+    if await plane.chores.wait_over(Chore.RECOVERY, owned.id):
+        sandbox = await show(plane, owned)
     if sandbox.state not in SETTLED and plane.gate.is_busy(owned.id):
         async with plane.gate.alone(owned.id):
             sandbox = await show(plane, owned)
@@ -148,7 +151,7 @@ async def set_life(plane: Plane, owned: Owned, ttl_seconds: int | None, persiste
         return sandbox
     changed = await plane.store.set_expiry(owned.id, expiry(plane.clock.now(), ttl), ttl)
     if changed is None:
-        raise _deleting(owned)
+        raise deleting(owned)
     plane.bells.expiry.set()
     await plane.deadlines.tell(owned.id)
     return changed
@@ -163,12 +166,13 @@ async def set_idle(plane: Plane, owned: Owned, idle_seconds: int) -> Sandbox:
         await show(plane, owned)
         changed = await plane.store.set_idle(owned.id, idle_seconds or None)
     if changed is None:
-        raise _deleting(owned)
+        raise deleting(owned)
     plane.bells.idleness.set()
     return changed
 
 
-def _deleting(owned: Owned) -> Conflict:
+def deleting(owned: Owned) -> Conflict:
+    """Return the error for changing a sandbox that is being deleted."""
     message = f"sandbox {owned.id} is being deleted"
     return Conflict(message, seen=State.DELETING.value, needed=[State.RUNNING.value])
 

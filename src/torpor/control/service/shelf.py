@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torpor.control.store.contract import SnapshotRecord
-from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
+from torpor.model.ids import SandboxId, SnapshotId, TemplateName
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import TRANSIENT, Cost, Kind
 from torpor.wire import host
@@ -48,11 +48,11 @@ class Shelf:
         self._strays &= set(there)
 
 
-def record_of(frozen: host.Frozen, workspace: WorkspaceId) -> SnapshotRecord:
-    """Return what is to be recorded of a snapshot on a host."""
+def record_of(frozen: host.Frozen, owner: Sandbox) -> SnapshotRecord:
+    """Return what is to be recorded of a snapshot on a host, which is one of `owner`."""
     return SnapshotRecord(
         id=SnapshotId(frozen.id),
-        workspace=workspace,
+        workspace=owner.workspace,
         sandbox=SandboxId(frozen.sandbox),
         kind=Kind(frozen.kind),
         template=TemplateName(frozen.template),
@@ -64,6 +64,8 @@ def record_of(frozen: host.Frozen, workspace: WorkspaceId) -> SnapshotRecord:
         parent=None if frozen.parent is None else SnapshotId(frozen.parent),
         size_bytes=frozen.size_bytes,
         cost=Cost(frozen.pause_ms, frozen.took_ms, frozen.dirty_bytes, frozen.written_bytes),
+        network=owner.network,
+        secret_names=owner.secret_names,
     )
 
 

@@ -14,6 +14,7 @@ from torpor.errors import NotFound, OutcomeUnknown, TorporError
 from torpor.kit import faultpoints
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId, is_snapshot_id
 from torpor.model.lifecycle import State
+from torpor.model.sandbox import Sandbox
 from torpor.wire import host
 from torpor.wire.public import Verified
 
@@ -49,9 +50,12 @@ async def verify_snapshot(plane: Plane, workspace: WorkspaceId, snapshot_id: str
         return await plane.host.verify_snapshot(record.id)
 
 
-async def keep(plane: Plane, workspace: WorkspaceId, frozen: host.Frozen) -> SnapshotRecord:
-    """Record a snapshot that a host has made. Raises OutcomeUnknown: it is there, whatever the record says."""
-    record = record_of(frozen, workspace)
+async def keep(plane: Plane, owner: Sandbox, frozen: host.Frozen) -> SnapshotRecord:
+    """Record a snapshot that a host has made of a sandbox.
+
+    Raises OutcomeUnknown: it is there, whatever the record says.
+    """
+    record = record_of(frozen, owner)
     try:
         await plane.store.add_snapshot(record)
     except TorporError as error:

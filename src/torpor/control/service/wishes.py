@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
+from torpor.control.service.secrets import told_of, values_of
 from torpor.errors import InvalidRequest, Unsupported
 from torpor.model.ids import SnapshotId, TemplateName, is_template_name
+from torpor.model.network import INTERNET, Egress
 from torpor.model.sandbox import Care, OnCrash, OnIdle
 from torpor.wire.public import CreateFromSnapshot, TemplateView
 
@@ -20,7 +22,6 @@ class CreateWish(CreateFromSnapshot):
     """`CreateFromSnapshot` and the fields that clients may send, which this server knows only to refuse."""
 
     volumes: Any = None
-    secrets: Any = None
 
     @field_validator("on_idle", "on_crash", "checkpoint_keep", mode="before")
     @classmethod
@@ -28,9 +29,14 @@ class CreateWish(CreateFromSnapshot):
         return cls.model_fields[str(info.field_name)].default if value is None else value
 
     def understood(self) -> dict[str, Any]:
-        """Return what of the request counts, as JSON values: all but the fields that nobody reads."""
+        """Return what of the request counts, as JSON values: all but the fields that nobody reads, and `hidden`."""
         counted = set(CreateWish.model_fields) - ({"template"} if self.from_snapshot is not None else set())
-        return self.model_dump(mode="json", include=counted)
+        return self.model_dump(mode="json", include=counted) | {"env": {}, "secrets": told_of(self.secrets)}
+
+    def hidden(self) -> dict[str, Any]:
+        """Return what of the request counts and is nobody's business, as JSON values."""
+        given = {"env": self.env, "secrets": values_of(self.secrets)}
+        return {name: values for name, values in given.items() if values}
 
 
 _REFUSED = tuple(name for name in CreateWish.model_fields if name not in CreateFromSnapshot.model_fields)
@@ -38,13 +44,18 @@ _REFUSED = tuple(name for name in CreateWish.model_fields if name not in CreateF
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a sandbox is to come to life from, and at which size: a template's snapshot, unless `snapshot` is given."""
+    """What a sandbox is to come to life from, and at which size: a template's snapshot, unless `snapshot` is given.
+
+    `network` is what it may reach unless the wish says otherwise, `secret_names` are those that are in its memory.
+    """
 
     template: TemplateName
     cpu: int
     memory_mb: int
     disk_gb: int
     snapshot: SnapshotId | None = None
+    network: Egress = INTERNET
+    secret_names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"template {self.template!r} was baked" if self.snapshot is None else f"{self.snapshot} was taken"
@@ -55,8 +66,6 @@ def check_supported(wish: CreateWish) -> None:
     for name in _REFUSED:
         if getattr(wish, name) not in (None, [], {}, ""):
             raise Unsupported(f"{name} was given, and {_NOT_YET}", hint=f"leave {name} out")
-    if wish.network == "internet":
-        raise Unsupported("sandboxes have loopback only for now", hint='leave network out, or give "none"')
 
 
 def care_of(wish: CreateWish) -> Care:

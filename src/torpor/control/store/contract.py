@@ -19,8 +19,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypedDict
 
+from torpor.control.store.access import AccessStore
+from torpor.model.capacity import Holdings
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
+from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Cost, Kind
 from torpor.model.usage import Interval, Reading
@@ -36,7 +39,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """What is recorded of a snapshot, in the words of `model.snapshot.Snapshot`. It may outlive its sandbox."""
+    """What is recorded of a snapshot, in the words of `model.snapshot.Snapshot`. It may outlive its sandbox.
+
+    `network` and `secret_names` are what its sandbox had when it was taken.
+    """
 
     id: SnapshotId
     workspace: WorkspaceId
@@ -51,6 +57,8 @@ class SnapshotRecord:
     parent: SnapshotId | None = None
     size_bytes: int = 0
     cost: Cost = field(default_factory=Cost)
+    network: Egress = NO_NETWORK
+    secret_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,8 @@ class Facts(TypedDict, total=False):
     memory_mb: int
     disk_gb: int
     from_snapshot: SnapshotId | None
+    guest_ip: str | None
+    secret_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +188,8 @@ class Horizons:
     events: datetime
 
 
-class Store(Protocol):
-    """See the module."""
+class Store(AccessStore, Protocol):
+    """See the module; `access` has the keys and the audit log."""
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
         """Record a new sandbox, with its claim, and return it; or return the earlier sandbox that holds the claim.
@@ -220,8 +230,14 @@ class Store(Protocol):
     async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
         """Set the idle time and return the sandbox; return None, changing nothing, if it is deleting or deleted."""
 
+    async def set_network(self, sandbox_id: SandboxId, network: Egress) -> Sandbox | None:
+        """Set what it may reach and return the sandbox; return None, changing nothing, if it is deleting or deleted."""
+
     async def page(self, listing: Listing) -> list[Sandbox]:
         """Return living sandboxes, the newest first (by time of creation, then id, both descending)."""
+
+    async def holdings(self, workspace: WorkspaceId) -> Holdings:
+        """Return what a workspace has: every living sandbox counts, in any state, and every `checkpoint`."""
 
     async def living(self) -> list[Sandbox]:
         """Return every living sandbox of every workspace, in no order."""

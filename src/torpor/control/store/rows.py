@@ -9,8 +9,10 @@ from sqlalchemy import Row
 
 from torpor.control.store.contract import Event, NewEvent, SnapshotRecord
 from torpor.control.store.rules import Entry
+from torpor.model.capacity import GIB, MIB, Holdings
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
+from torpor.model.network import Egress, Mode
 from torpor.model.sandbox import Care, OnCrash, OnIdle, Sandbox
 from torpor.model.snapshot import Cost, Kind
 from torpor.model.usage import Interval, Reading
@@ -37,6 +39,10 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "parent": sandbox.parent,
         "from_snapshot": sandbox.from_snapshot,
         "last_snapshot": sandbox.last_snapshot,
+        "network": asdict(sandbox.network),
+        "guest_ip": sandbox.guest_ip,
+        "secret_names": list(sandbox.secret_names),
+        "has_own_secrets": sandbox.has_own_secrets,
         **asdict(sandbox.care),
     }
 
@@ -69,7 +75,15 @@ def to_sandbox(row: Row[Any]) -> Sandbox:
             checkpoint_every_execs=row.checkpoint_every_execs,
             checkpoint_keep=row.checkpoint_keep,
         ),
+        network=_egress(row.network),
+        guest_ip=row.guest_ip,
+        secret_names=tuple(row.secret_names),
+        has_own_secrets=row.has_own_secrets,
     )
+
+
+def _egress(written: dict[str, Any]) -> Egress:
+    return Egress(Mode(written["mode"]), tuple(written["cidrs"]), tuple(written["names"]))
 
 
 def to_snapshot_row(snapshot: SnapshotRecord) -> dict[str, Any]:
@@ -87,6 +101,8 @@ def to_snapshot_row(snapshot: SnapshotRecord) -> dict[str, Any]:
         "disk_gb": snapshot.disk_gb,
         "size_bytes": snapshot.size_bytes,
         "parent_id": snapshot.parent,
+        "network": asdict(snapshot.network),
+        "secret_names": list(snapshot.secret_names),
         **asdict(snapshot.cost),
     }
 
@@ -107,6 +123,8 @@ def to_snapshot(row: Row[Any]) -> SnapshotRecord:
         parent=row.parent_id,
         size_bytes=row.size_bytes,
         cost=Cost(row.pause_ms, row.took_ms, row.dirty_bytes, row.written_bytes),
+        network=_egress(row.network),
+        secret_names=tuple(row.secret_names),
     )
 
 
@@ -154,6 +172,11 @@ def to_event_row(new: NewEvent) -> dict[str, Any]:
         "type": new.type,
         "data": dict(new.data),
     }
+
+
+def to_holdings(row: Row[Any]) -> Holdings:
+    """Return the sums over what a workspace has."""
+    return Holdings(row.sandboxes, row.memory_mib * MIB, row.disk_gib * GIB, row.snapshots)
 
 
 def to_event(row: Row[Any]) -> Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from torpor.control.store import ledger
+from torpor.control.store.access_sql import SqlAccess
 from torpor.control.store.contract import (
     Account,
     AccountListing,
@@ -29,12 +31,21 @@ from torpor.control.store.contract import (
     SnapshotRecord,
 )
 from torpor.control.store.engines import noting, open_once, reading, translated, writing
-from torpor.control.store.rows import to_event, to_interval, to_row, to_sandbox, to_snapshot, to_snapshot_row
+from torpor.control.store.rows import (
+    to_event,
+    to_holdings,
+    to_interval,
+    to_row,
+    to_sandbox,
+    to_snapshot,
+    to_snapshot_row,
+)
 from torpor.control.store.rules import claim_is_free, name_taken, other_request, snapshot_event
 from torpor.control.store.statements import (
     account_holders,
     events_of,
     forgetting,
+    holdings_of,
     intervals_of,
     look_back,
     of_living_one,
@@ -44,8 +55,10 @@ from torpor.control.store.statements import (
 from torpor.control.store.tables import IS_LIVING, IS_MORTAL, claims, events, labels, sandboxes, snapshots
 from torpor.control.store.upgrade import upgrade
 from torpor.kit.shielded import shielded
+from torpor.model.capacity import Holdings
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import State
+from torpor.model.network import Egress
 from torpor.model.sandbox import Sandbox
 from torpor.model.usage import Interval, Reading
 
@@ -76,7 +89,7 @@ async def open_store(path: Path) -> SqlStore:
     return SqlStore(path, writer)
 
 
-class SqlStore:
+class SqlStore(SqlAccess):
     """A `Store` in one SQLite file; made by `open_store`."""
 
     def __init__(self, path: Path, writer: AsyncEngine) -> None:
@@ -143,8 +156,18 @@ class SqlStore:
         change = of_living_one(sandbox_id).values(idle_timeout_seconds=idle_timeout_seconds)
         return await self._write(lambda connection: _changed(connection, change))
 
+    async def set_network(self, sandbox_id: SandboxId, network: Egress) -> Sandbox | None:
+        change = of_living_one(sandbox_id).values(network=asdict(network))
+        return await self._write(lambda connection: _changed(connection, change))
+
     async def page(self, listing: Listing) -> list[Sandbox]:
         return await self._find(page_of(listing))
+
+    async def holdings(self, workspace: WorkspaceId) -> Holdings:
+        async def work(connection: AsyncConnection) -> Holdings:
+            return to_holdings((await connection.execute(holdings_of(workspace))).one())
+
+        return await self._read(work)
 
     async def living(self) -> list[Sandbox]:
         return await self._find(select(sandboxes).where(IS_LIVING))
@@ -261,6 +284,9 @@ class SqlStore:
 
     async def _write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         return await self._in(self._writer.begin(), work)
+
+    async def _note(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        return await self._in(self._noter.begin(), work)
 
     async def _in(
         self, opening: AbstractAsyncContextManager[AsyncConnection], work: Callable[[AsyncConnection], Awaitable[T]]

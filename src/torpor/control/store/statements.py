@@ -9,8 +9,9 @@ from sqlalchemy import ColumnElement, Delete, Select, Table, Update, and_, delet
 
 from torpor.control.store.contract import AccountListing, EventListing, Horizons, Listing, Position, SnapshotListing
 from torpor.control.store.tables import IS_DELETED, IS_LIVING, claims, events, intervals, labels, sandboxes, snapshots
-from torpor.model.ids import SandboxId
+from torpor.model.ids import SandboxId, WorkspaceId
 from torpor.model.lifecycle import State
+from torpor.model.snapshot import Kind
 
 _ENDING = (State.DELETING.value, State.DELETED.value)
 
@@ -33,6 +34,17 @@ def snapshots_of_page(listing: SnapshotListing) -> Select[Any]:
     if listing.after is not None:
         query = query.where(_behind(snapshots, listing.after))
     return query
+
+
+def holdings_of(workspace: WorkspaceId) -> Select[Any]:
+    """Return the question for the sums over a workspace's living sandboxes, and its checkpoints."""
+    kept = select(func.count()).where(snapshots.c.workspace == workspace, snapshots.c.kind == Kind.CHECKPOINT.value)
+    return select(
+        func.count().label("sandboxes"),
+        func.coalesce(func.sum(sandboxes.c.memory_mb), 0).label("memory_mib"),
+        func.coalesce(func.sum(sandboxes.c.disk_gb), 0).label("disk_gib"),
+        kept.scalar_subquery().label("snapshots"),
+    ).where(sandboxes.c.workspace == workspace, IS_LIVING)
 
 
 def events_of(listing: EventListing) -> Select[Any]:

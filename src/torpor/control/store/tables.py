@@ -24,7 +24,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 # The newest revision in migrations/versions.
-SCHEMA_VERSION = "0003"
+SCHEMA_VERSION = "0005"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,6 +41,9 @@ class UtcTime(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         return None if value is None else _EPOCH + timedelta(microseconds=value)
 
+
+# What a sandbox may reach, as it is written: the fields of `model.network.Egress`.
+NO_NETWORK = '{"mode": "none", "cidrs": [], "names": []}'
 
 metadata = MetaData()
 
@@ -71,6 +74,10 @@ sandboxes = Table(
     Column("checkpoint_every_seconds", Integer),
     Column("checkpoint_every_execs", Integer),
     Column("checkpoint_keep", Integer, nullable=False, server_default="3"),
+    Column("network", JSON, nullable=False, server_default=NO_NETWORK),
+    Column("guest_ip", String(64)),
+    Column("secret_names", JSON, nullable=False, server_default="[]"),
+    Column("has_own_secrets", Boolean, nullable=False, server_default="0"),
 )
 
 # The conditions of the indices. Queries use these very texts: SQLite takes a partial index only where it can see that
@@ -138,6 +145,8 @@ snapshots = Table(
     Column("took_ms", Float, nullable=False),
     Column("dirty_bytes", BigInteger, nullable=False),
     Column("written_bytes", BigInteger, nullable=False),
+    Column("network", JSON, nullable=False, server_default=NO_NETWORK),
+    Column("secret_names", JSON, nullable=False, server_default="[]"),
 )
 Index("snapshots_listing", snapshots.c.workspace, snapshots.c.created_at, snapshots.c.id)
 Index("snapshots_sandbox", snapshots.c.sandbox_id, snapshots.c.created_at, snapshots.c.id)
@@ -197,3 +206,46 @@ events = Table(
 )
 Index("events_sandbox", events.c.sandbox_id, events.c.number)
 Index("events_at", events.c.at)
+
+# Never a key itself: `digest` is its SHA-256. A random key of 256 bits cannot be guessed, so a slow hash would protect
+# nothing, and would cost every request its time.
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("workspace", String(64), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("prefix", String(16), nullable=False),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("role", String(16), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("made_by", String(16), nullable=False),
+    Column("expires_at", UtcTime),
+    Column("revoked_at", UtcTime),
+    Column("last_used_at", UtcTime),
+    Column("claim", String(512), unique=True),
+    Column("claim_digest", String(64)),
+)
+Index("keys_workspace", keys.c.workspace, keys.c.created_at, keys.c.id)
+
+# What was done, and by whom. It is only ever appended to, and trimmed at its beginning.
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", UtcTime, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("workspace", String(64)),
+    Column("request_id", String(64), nullable=False),
+    Column("key_id", String(64)),
+    Column("key_prefix", String(16)),
+    Column("client", String(64), nullable=False),
+    Column("action", String(256), nullable=False),
+    Column("targets", JSON, nullable=False),
+    Column("status", Integer),
+    Column("count", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("audit_workspace", audit.c.workspace, audit.c.number)
+Index("audit_kind", audit.c.workspace, audit.c.kind, audit.c.number)
+Index("audit_age", audit.c.workspace, audit.c.kind, audit.c.at)

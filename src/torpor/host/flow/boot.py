@@ -88,7 +88,7 @@ def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
     place = Place(name, draft / "place")
     for path in (place.folder, *(draft / part for part in PARTS)):
         remove_tree(path)
-    place.folder.mkdir()
+    place.folder.mkdir(mode=0o700)
     try:
         yield place
     finally:

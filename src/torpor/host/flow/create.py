@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from torpor.errors import Conflict, InvalidRequest
+from torpor.errors import Conflict, InvalidRequest, Unsupported
+from torpor.host.flow.admit import admitted
 from torpor.host.flow.restore import Birth, Event, restore
 from torpor.host.host import Host
-from torpor.host.live import Incarnation, not_here
+from torpor.host.live import Incarnation, Sleeper, not_here
 from torpor.host.prepared import Prepared
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName
-from torpor.storage.frozen import check
+from torpor.model.network import NO_NETWORK, Egress, Mode
+from torpor.storage.frozen import Frozen, check
 from torpor.storage.volume import ensure_room
 from torpor.vmm.driver import Place
 
@@ -22,53 +25,59 @@ from torpor.vmm.driver import Place
 class Source:
     """What a sandbox is made from: exactly one of the three.
 
-    `env` is added to what its commands start from. `deadline`: when its machine ends at the latest, in seconds since
-    1970 (None: never).
+    `env` is added to what its commands start from; `secrets` are, in place of those that it holds (None: it keeps
+    them). `deadline`: when its machine ends at the latest, in seconds since 1970 (None: never). `egress`: what it may
+    reach.
     """
 
     template: TemplateName | None = None
     snapshot: SnapshotId | None = None
     sleeper: SandboxId | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
     deadline: float | None = None
+    egress: Egress = NO_NETWORK
 
 
 async def create(host: Host, sandbox: SandboxId, source: Source) -> Incarnation:
     """Make a sandbox. On error nothing of it is left on the host.
 
-    Raises NotFound, Conflict for an id that is here already, and what restoring raises.
+    Raises NotFound, Conflict for an id that is here already, NoCapacity, Unsupported if it is to reach something from a
+    host without a network, and what restoring raises.
     """
+    if source.egress.mode is not Mode.NONE and (trouble := host.preparer.network.trouble):
+        raise Unsupported(f"sandboxes on this host have no network: {trouble}", hint='create it with network="none"')
     async with host.live.lock(sandbox):
         if host.live.whatever(sandbox) is not None:
             raise Conflict(f"the sandbox {sandbox} is already on this host", seen="running", needed=["deleted"])
         place = Place(sandbox, host.layout.sandboxes / sandbox)
         event: Event | None = None if source.template is not None else "fork"
-        birth = Birth(Identity(sandbox), source.env, event, source.deadline)
-        incarnation = await restore(_opening(host, source, place), birth)
-        host.live.enter(incarnation)
+        birth = Birth(Identity(sandbox), source.env, source.secrets, event, source.deadline, source.egress)
+        frozen, opening = await _found(host, source, place)
+        async with admitted(host, sandbox, frozen.template, taking=source.template):
+            incarnation = await restore(opening(), birth)
+            host.live.enter(incarnation)
         return incarnation
 
 
-def _opening(host: Host, source: Source, place: Place) -> Awaitable[Prepared]:
+async def _found(host: Host, source: Source, place: Place) -> tuple[Frozen, Callable[[], Awaitable[Prepared]]]:
+    """Return what the sandbox is made from, and what prepares a machine of it."""
+    await asyncio.to_thread(ensure_room, host.layout, 0)
     match source:
         case Source(template=str() as name, snapshot=None, sleeper=None):
-            return _from_template(host, TemplateName(name), place)
+            frozen = await asyncio.to_thread(host.templates.open, TemplateName(name))
+            return frozen, partial(_from_template, host, frozen, place)
         case Source(template=None, snapshot=str() as snapshot, sleeper=None):
-            return _from_snapshot(host, SnapshotId(snapshot), place)
-        case Source(template=None, snapshot=None, sleeper=str() as sleeper):
-            return _from_sleeper(host, SandboxId(sleeper), place)
+            frozen = await asyncio.to_thread(host.snapshots.open, SnapshotId(snapshot))
+            return frozen, partial(host.preparer.prepare, frozen, place)
+        case Source(template=None, snapshot=None, sleeper=str() as name):
+            sleeper = SandboxId(name)
+            return _sleeping(host, sleeper).base, partial(_from_sleeper, host, sleeper, place)
     raise InvalidRequest("exactly one of template, snapshot and sleeper is to be given")
 
 
-async def _from_snapshot(host: Host, snapshot: SnapshotId, place: Place) -> Prepared:
-    frozen = await asyncio.to_thread(host.snapshots.open, snapshot)
-    return await host.preparer.prepare(frozen, place)
-
-
-async def _from_template(host: Host, name: TemplateName, place: Place) -> Prepared:
+async def _from_template(host: Host, frozen: Frozen, place: Place) -> Prepared:
     """Take a machine that was prepared ahead, or prepare one; and have the next one prepared."""
-    await asyncio.to_thread(ensure_room, host.layout, 0)
-    frozen = await asyncio.to_thread(host.templates.open, name)
     prepared = await host.spares.take(frozen)
     host.spares.refill(frozen)
     try:
@@ -83,9 +92,14 @@ async def _from_template(host: Host, name: TemplateName, place: Place) -> Prepar
 async def _from_sleeper(host: Host, sandbox: SandboxId, place: Place) -> Prepared:
     """Prepare a machine from what a sandbox sleeps in, which it goes on sleeping in."""
     async with host.live.lock(sandbox):
-        sleeper = host.live.sleeper(sandbox)
-        if sleeper is None:
-            here = host.live.whatever(sandbox) is not None
-            raise Conflict(f"the sandbox {sandbox} does not sleep") if here else not_here(sandbox)
+        sleeper = _sleeping(host, sandbox)
         await asyncio.to_thread(check, sleeper.base)
         return await host.preparer.prepare(sleeper.base, place)
+
+
+def _sleeping(host: Host, sandbox: SandboxId) -> Sleeper:
+    sleeper = host.live.sleeper(sandbox)
+    if sleeper is None:
+        here = host.live.whatever(sandbox) is not None
+        raise Conflict(f"the sandbox {sandbox} does not sleep") if here else not_here(sandbox)
+    return sleeper

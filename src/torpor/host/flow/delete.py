@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torpor.host.admission import need_of_living
 from torpor.host.host import Host
 from torpor.host.live import Incarnation
 from torpor.host.metering import measure
@@ -24,10 +25,12 @@ async def delete(host: Host, sandbox: SandboxId) -> Reading | None:
 
 async def _forget(host: Host, sandbox: SandboxId) -> Reading | None:
     used: Reading | None = None
+    host.admission.release(sandbox)
     if (there := host.live.take(sandbox)) is not None:
         try:
-            used = await measure(there) if isinstance(there, Incarnation) else there.usage()
-            await there.end()
+            with host.admission.holding(need_of_living(there)):
+                used = await measure(there) if isinstance(there, Incarnation) else there.usage()
+                await there.end()
         except BaseException:
             host.live.enter(there)  # or nobody would know of a machine that lives
             raise

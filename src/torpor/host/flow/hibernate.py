@@ -8,6 +8,7 @@ import structlog
 
 from torpor.errors import OutcomeUnknown
 from torpor.guest.client import Guest
+from torpor.host.admission import need_of_living
 from torpor.host.flow.freeze import FreezeOrder, freeze
 from torpor.host.flow.stillness import QUIESCE_S
 from torpor.host.host import Host
@@ -39,11 +40,13 @@ async def _fall_asleep(host: Host, incarnation: Incarnation, order: FreezeOrder)
     reached("hibernate.frozen")
     used = await measure(incarnation)
     note(incarnation)
-    sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place, used=used)
+    sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place, used=used, egress=incarnation.egress)
     host.live.enter(sleeper)
-    if incarnation.guest.confirmed:  # one that was paused was not to leave; nothing is asked of it again
-        await incarnation.guest.quiesce(timeout_s=QUIESCE_S, leaving=True)
-    await incarnation.machine.aclose()
+    with host.admission.holding(need_of_living(incarnation)):
+        if incarnation.guest.confirmed:  # one that was paused was not to leave; nothing is asked of it again
+            await incarnation.guest.quiesce(timeout_s=QUIESCE_S, leaving=True)
+        await incarnation.machine.aclose()
+    await incarnation.slot.aclose()
     reached("hibernate.ended")
     sleeper.line = await _line_of(incarnation)
     clear(incarnation.place.folder)

@@ -12,10 +12,11 @@ from typing import Literal
 
 import structlog
 
-from torpor.errors import RestoreFailed, TorporError
+from torpor.errors import Failed, RestoreFailed, TorporError
 from torpor.guest.client import Guest
 from torpor.host.live import Incarnation, put_on_record
 from torpor.host.meter import Meter
+from torpor.host.network_notes import write_egress
 from torpor.host.prepared import Prepared
 from torpor.host.record import write_deadline
 from torpor.host.trouble import translated
@@ -24,6 +25,7 @@ from torpor.kit.owning import own
 from torpor.kit.shielded import wait_ended
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId
+from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.usage import Reading
 
 _log = structlog.get_logger(__name__)
@@ -39,16 +41,19 @@ Event = Literal["wake", "fork"]
 class Birth:
     """What a frozen guest becomes: who it is, what is added to its environment, and what its hooks are told it was.
 
+    `secrets` take the place of those that the guest holds (None: it keeps them).
     `deadline`, in seconds since 1970, is noted in its place unless it is None; `counted` is what the sandbox has used
-    so far. `confirm` is called when the guest has acknowledged all of it, its machine is on record, and its processes
-    stand still yet; `take_back` if a later step fails, while the machine still lives. `settle` runs in a thread
-    meanwhile they are let go, and has to be done before anybody hears that the sandbox lives.
+    so far. `egress`: what it may reach. `confirm` is called when the guest has acknowledged all of it, its machine is
+    on record, and its processes stand still yet; `take_back` if a later step fails, while the machine still lives.
+    `settle` runs in a thread meanwhile they are let go, and has to be done before anybody hears that the sandbox lives.
     """
 
     identity: Identity
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # users put secrets there
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
     event: Event | None = None
     deadline: float | None = None
+    egress: Egress = NO_NETWORK
     counted: Reading = _NOTHING
     confirm: Callable[[], None] = lambda: None
     take_back: Callable[[], None] = lambda: None
@@ -66,12 +71,15 @@ async def restore(opening: Awaitable[Prepared], birth: Birth) -> Incarnation:
         prepared = await own(undo, opening)  # a guest that answers, and whose processes stand still
         guest, has_processes = prepared.guest, prepared.base.snapshot is not None
         _note_deadline(prepared, birth)
+        await _judge_by(prepared, birth.egress)
         # Entropy, clock, names; acknowledged, else the restore fails.
-        hooks = await guest.adopt(identity, env=birth.env, thaw=not has_processes, event=event)
+        thaw = not has_processes
+        hooks = await guest.adopt(identity, env=birth.env, secrets=birth.secrets, thaw=thaw, event=event)
         reached("restore.adopted")
         incarnation = _on_record(prepared, birth, boot_ms=round((time.monotonic() - started) * 1000))
         birth.confirm()
         undo.callback(birth.take_back)
+        prepared.slot.open_gate()
         reached("restore.confirmed")
         if has_processes:
             await _let_go(guest, birth.settle)
@@ -89,6 +97,16 @@ def _note_deadline(prepared: Prepared, birth: Birth) -> None:
             write_deadline(prepared.place.folder, birth.deadline)
 
 
+async def _judge_by(prepared: Prepared, egress: Egress) -> None:
+    """Put in force, and note, what the guest may reach, before anything of it can."""
+    with translated(RestoreFailed, _NOT_NOTED):
+        write_egress(prepared.place.folder, egress)
+    try:
+        await prepared.slot.change(egress)
+    except Failed as error:
+        raise RestoreFailed(error.message) from error
+
+
 def _on_record(prepared: Prepared, birth: Birth, *, boot_ms: int) -> Incarnation:
     """Note whose the machine is: from here on it outlives this program. What it used before was nobody's."""
     sandbox, machine = birth.identity.sandbox_id, prepared.machine
@@ -97,6 +115,7 @@ def _on_record(prepared: Prepared, birth: Birth, *, boot_ms: int) -> Incarnation
     incarnation = Incarnation(
         sandbox, prepared.base, prepared.place, machine, prepared.guest, Meter(machine, before), boot_ms=boot_ms
     )
+    incarnation.slot, incarnation.egress = prepared.slot, birth.egress
     with translated(RestoreFailed, _NOT_NOTED):
         put_on_record(incarnation)
     return incarnation

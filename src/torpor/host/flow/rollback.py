@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
 from torpor.errors import Failed, RestoreFailed
+from torpor.host.admission import need_of_living
+from torpor.host.flow.admit import admitted
 from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
 from torpor.host.live import Incarnation, Sleeper, put_on_record
@@ -19,6 +24,7 @@ from torpor.kit.files import remove_tree
 from torpor.kit.shielded import shielded
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId, SnapshotId
+from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.usage import Reading
 from torpor.vmm.driver import Place
 
@@ -27,32 +33,51 @@ _log = structlog.get_logger(__name__)
 _Before = Incarnation | Sleeper | Unreachable
 
 
-async def rollback(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Incarnation:
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is not to be as it was in the snapshot, or before.
+
+    `secrets` take the place of those that the snapshot holds (None: it keeps them). `egress`: what it may reach from
+    then on (None: what it was told last).
+    """
+
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    egress: Egress | None = None
+
+
+_NO_CHANGES = Changes()
+
+
+async def rollback(
+    host: Host, sandbox: SandboxId, snapshot: SnapshotId, changes: Changes = _NO_CHANGES
+) -> Incarnation:
     """Let a sandbox be again as it was in a snapshot: running, paused, asleep, dead or not here at all.
 
-    What it was is ended only once the snapshot lives; on error it is as before. Raises NotFound, SnapshotCorrupt, and
-    what restoring raises.
+    What it was is ended only once the snapshot lives; on error it is as before. Raises NotFound, SnapshotCorrupt,
+    NoCapacity (for a while both are there), and what restoring raises.
     """
     async with host.live.lock(sandbox):
-        return await shielded(_replace(host, sandbox, snapshot))
+        return await shielded(_replace(host, sandbox, snapshot, changes))
 
 
-async def _replace(host: Host, sandbox: SandboxId, snapshot: SnapshotId) -> Incarnation:
+async def _replace(host: Host, sandbox: SandboxId, snapshot: SnapshotId, changes: Changes) -> Incarnation:
     aside = _place(host, f"{NEXT}{sandbox}")
     frozen = await asyncio.to_thread(host.snapshots.open, snapshot)
     remove_tree(aside.folder)
-    birth = _birth(host, sandbox)
-    incarnation = await restore(host.preparer.prepare(frozen, aside), birth)
-    try:
-        with translated(RestoreFailed, "the sandbox's place could not be taken"):
-            before = _change_places(host, incarnation, sandbox)
-    except BaseException:
-        await incarnation.aclose()
-        raise
-    host.live.enter(incarnation)
+    birth = _birth(host, sandbox, changes)
+    async with admitted(host, sandbox, frozen.template):  # beside what it was: both are there for a while
+        incarnation = await restore(host.preparer.prepare(frozen, aside), birth)
+        try:
+            with translated(RestoreFailed, "the sandbox's place could not be taken"):
+                before = _change_places(host, incarnation, sandbox)
+        except BaseException:
+            await incarnation.aclose()
+            raise
+        host.live.enter(incarnation)
     if before is not None:
-        await _count_on(incarnation, before, birth.counted)
-        await _end(before)
+        with host.admission.holding(need_of_living(before)):
+            await _count_on(incarnation, before, birth.counted)
+            await _end(before)
     return incarnation
 
 
@@ -67,13 +92,14 @@ def _place(host: Host, name: str) -> Place:
     return Place(name, host.layout.sandboxes / name)
 
 
-def _birth(host: Host, sandbox: SandboxId) -> Birth:
+def _birth(host: Host, sandbox: SandboxId, changes: Changes) -> Birth:
     """Return who the incarnation in its place is, with what the sandbox has of deadline and usage."""
+    birth = Birth(Identity(sandbox), secrets=changes.secrets, event="wake", egress=changes.egress or NO_NETWORK)
     before = host.live.whatever(sandbox)
     if before is None:
-        return Birth(Identity(sandbox), event="wake")
-    deadline = read_deadline(before.place.folder)
-    return Birth(Identity(sandbox), event="wake", deadline=deadline, counted=before.usage())
+        return birth
+    deadline, egress = read_deadline(before.place.folder), changes.egress or before.egress
+    return dataclasses.replace(birth, deadline=deadline, counted=before.usage(), egress=egress)
 
 
 async def _count_on(incarnation: Incarnation, before: _Before, counted: Reading) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from torpor.host.flow.admit import admitted
 from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
 from torpor.host.live import Incarnation, Sleeper
@@ -12,38 +13,44 @@ from torpor.host.sleep import mark_asleep_again, mark_awake, settle_awake
 from torpor.kit.shielded import shielded
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId
+from torpor.model.network import Egress
 from torpor.storage.frozen import check
 
 
-async def wake(host: Host, sandbox: SandboxId) -> Incarnation:
+async def wake(host: Host, sandbox: SandboxId, egress: Egress | None = None) -> Incarnation:
     """Let a sandbox go on where it stopped; one that is awake is returned as it is.
 
+    `egress`: what it may reach from then on (None: what it was told last).
+
     If it fails the sandbox sleeps as before, but what waited for it since it fell asleep is told that its outcome is
-    unknown. Raises NotFound, Unsupported, OutOfSpace, RestoreFailed; SandboxLost for one that is awake and dead.
+    unknown. Raises NotFound, Unsupported, NoCapacity, OutOfSpace, RestoreFailed; SandboxLost for one that is awake and
+    dead.
     """
     async with host.live.lock(sandbox):
         sleeper = host.live.sleeper(sandbox)
         if sleeper is None:
             return host.live.get(sandbox)
-        return await shielded(_wake(host, sleeper))
+        return await shielded(_wake(host, sleeper, egress or sleeper.egress))
 
 
-async def _wake(host: Host, sleeper: Sleeper) -> Incarnation:
+async def _wake(host: Host, sleeper: Sleeper, egress: Egress) -> Incarnation:
     await asyncio.to_thread(check, sleeper.base)
     folder = sleeper.place.folder
     birth = Birth(
         Identity(sleeper.id),
         event="wake",
+        egress=egress,
         counted=sleeper.used,
         confirm=partial(mark_awake, folder),
         take_back=partial(mark_asleep_again, folder),
         settle=partial(settle_awake, folder),
     )
     try:
-        incarnation = await restore(host.preparer.prepare_again(sleeper.base, sleeper.place, sleeper.line), birth)
+        async with admitted(host, sleeper.id, sleeper.base.template):
+            incarnation = await restore(host.preparer.prepare_again(sleeper.base, sleeper.place, sleeper.line), birth)
+            host.live.enter(incarnation)
     except BaseException:
         if sleeper.line is not None and not sleeper.line.suspended:
             await sleeper.hang_up()  # it had gone on, so it does not fit what the sandbox sleeps in any more
         raise
-    host.live.enter(incarnation)
     return incarnation

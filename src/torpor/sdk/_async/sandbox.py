@@ -14,18 +14,31 @@ from torpor.sdk._async.life import AsyncLife
 from torpor.sdk._async.process import AsyncProcess
 from torpor.sdk._async.thinking import AsyncThinking
 from torpor.sdk.http import Call, making, patience
+from torpor.sdk.links import Route, check_target, link_order, linked, port_path, ports_of
 from torpor.sdk.listening import Listened, process_id
-from torpor.sdk.orders import Care, Identified, command, creation, filters, sandbox_id, snapshot_id, starting
+from torpor.sdk.orders import (
+    Care,
+    Identified,
+    Reachable,
+    command,
+    creation,
+    filters,
+    sandbox_id,
+    snapshot_id,
+    starting,
+)
 from torpor.sdk.output import Callback, Watchers, require_success
-from torpor.sdk.results import Event, ExecResult, Page, SandboxInfo
+from torpor.sdk.results import Event, ExecResult, Page, Port, SandboxInfo
 from torpor.sdk.shared import shared_async_client
 from torpor.sdk.thinking import Pauses, Thought
 from torpor.sdk.usage import SandboxUsage
 from torpor.sdk.waiting import async_enterable
+from torpor.wire.ports import DEFAULT_LINK_SECONDS, LinkView
 from torpor.wire.processes import ProcessList, ProcessView
 from torpor.wire.public import DEFAULT_TTL_SECONDS, SandboxPage, SandboxView
 
 Processes = list[AsyncProcess]
+Ports = list[Port]
 
 
 class AsyncSandbox(AsyncLife):
@@ -59,6 +72,8 @@ class AsyncSandbox(AsyncLife):
         ttl_seconds: int | None = DEFAULT_TTL_SECONDS,
         metadata: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        network: Reachable | None = None,
         persistent: bool = False,
         name: str | None = None,
         cpu: int | None = None,
@@ -75,6 +90,11 @@ class AsyncSandbox(AsyncLife):
         `disk_gb` are the template's unless given. `request_timeout` is how long to wait for the server, in seconds.
         A create whose answer was lost is tried again under the same key, and makes one sandbox.
 
+        `secrets` are in the environment of its commands too, and nowhere else: what is listed, logged or recorded of it
+        has their names only. `network` is what it may reach: "internet" (public addresses), "none", or a list of host
+        names, `*.example.com` for all below one, and IPv4 networks, and nothing else. Without it that is the internet,
+        or nothing on a server that has no network for sandboxes.
+
         The server looks after it of its own accord where `care` says so. After `idle_timeout_seconds` with nothing in
         flight `on_idle` is done, "hibernate" or "delete". `on_crash="restore"` puts it back to its last snapshot when
         its machine dies. Checkpoints are taken every `checkpoint_every_seconds` of running and after every
@@ -88,6 +108,8 @@ class AsyncSandbox(AsyncLife):
             ttl_seconds=ttl_seconds,
             metadata=dict(metadata or {}),
             env=dict(env or {}),
+            secrets=secrets,
+            network=network,
             persistent=persistent,
             name=name,
             cpu=cpu,
@@ -105,6 +127,8 @@ class AsyncSandbox(AsyncLife):
         ttl_seconds: int | None = DEFAULT_TTL_SECONDS,
         metadata: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        network: Reachable | None = None,
         persistent: bool = False,
         name: str | None = None,
         cpu: int | None = None,
@@ -117,7 +141,9 @@ class AsyncSandbox(AsyncLife):
         """Make a sandbox from a snapshot (or the id of one), and return it running where the snapshot was taken.
 
         It is a sandbox of its own, with an identity, a ttl and labels of its own; whose snapshot it was need not exist
-        any more. `env` is added to what the commands of that one started from. The rest is as in `create`.
+        any more. `env` is added to what the commands of that one started from. The snapshot holds that one's secrets:
+        they are kept, or with `secrets` replaced by these, all of them, before anything runs; `{}` leaves none. What
+        runs already has the old ones. `network` is as that one's was unless it is given. The rest is as in `create`.
 
         Raises NotFound, SnapshotCorrupt, RestoreFailed, InvalidRequest, Conflict (the name is taken), NoCapacity.
         """
@@ -127,6 +153,8 @@ class AsyncSandbox(AsyncLife):
             ttl_seconds=ttl_seconds,
             metadata=dict(metadata or {}),
             env=dict(env or {}),
+            secrets=secrets,
+            network=network,
             persistent=persistent,
             name=name,
             cpu=cpu,
@@ -272,6 +300,31 @@ class AsyncSandbox(AsyncLife):
     def thought(self) -> Thought:
         """What `thinking` has come to so far, on this object."""
         return self._pauses.thought
+
+    async def url(
+        self, port: int, path: str = "/", *, expires_seconds: int = DEFAULT_LINK_SECONDS, route: Route = "host"
+    ) -> str:
+        """Return a link to `path` of the server that listens on a port in it: whoever has the link may use that server.
+
+        It is good for `expires_seconds`, and ends with the sandbox and with the key that asks for it. Following it
+        wakes the sandbox; asking for it does not, and nobody has to listen yet. With `route="host"` the server has a
+        host of its own, such as `8080-sbx-....localhost`, which browsers know what to do with; with `route="path"` the
+        link is to a path on the server's own host, for programs on machines whose resolver does not know such hosts.
+
+        Raises InvalidRequest, NotFound.
+        """
+        check_target(path, route)
+        # Nothing is kept of a link, so that one made twice is one too many for nobody.
+        call = Call("POST", port_path(self._path, port), content=link_order(expires_seconds), repeatable=True)
+        return linked(await self._client.fetch_as(LinkView, call), path, route)
+
+    async def ports(self) -> Ports:
+        """Return on which TCP ports servers in it listen, by number. Wakes it.
+
+        Raises NotFound, Conflict, SandboxLost.
+        """
+        told = await self._client.fetch(Call("GET", f"{self._path}/ports"))
+        return ports_of(told)
 
     async def usage(self, since: datetime | None = None, until: datetime | None = None) -> SandboxUsage:
         """Return what it used from `since` to `until`, and what that costs; all of its life unless said otherwise."""

@@ -11,7 +11,7 @@ from torpor.errors import NotFound
 from torpor.sdk._async.client import AsyncClient
 from torpor.sdk.http import FREEZE_SILENCE_S, Call
 from torpor.sdk.orders import Identified, snapshot_filters, snapshot_id
-from torpor.sdk.results import Page, Verified
+from torpor.sdk.results import Page, Reach, Verified, reach_of
 from torpor.sdk.shared import shared_async_client
 from torpor.wire.public import SnapshotPage, SnapshotView
 
@@ -28,7 +28,8 @@ class AsyncSnapshot:
     `kind`: `checkpoint` (asked for; kept until it is deleted), `hibernation` or `fork` (of each a sandbox keeps the
     newest). `size_bytes`: what it takes up on disk beyond what it shares with `parent_id`, the snapshot before it.
     `pause_ms`: how long the guest stood still for it, `took_ms`: until it was durable, both in milliseconds.
-    `dirty_bytes`: memory the guest had written; `written_bytes`: how much of that was new.
+    `dirty_bytes`: memory the guest had written; `written_bytes`: how much of that was new. `network` and
+    `secret_names`: what the sandbox might reach, and which secrets it held; the snapshot holds their values.
     """
 
     id: str
@@ -46,12 +47,15 @@ class AsyncSnapshot:
     took_ms: float
     dirty_bytes: int
     written_bytes: int
+    network: Reach
+    secret_names: tuple[str, ...]
     _client: AsyncClient = field(repr=False)
 
     @classmethod
     def of(cls, view: SnapshotView, client: AsyncClient) -> AsyncSnapshot:
         """Return the value of what came over the wire."""
-        return cls(**dict(view), _client=client)
+        fields = dict(view) | {"network": reach_of(view.network), "secret_names": tuple(view.secret_names)}
+        return cls(**fields, _client=client)
 
     @classmethod
     async def get(cls, id: str, *, client: AsyncClient | None = None) -> AsyncSnapshot:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from torpor.errors import TorporError
 from torpor.sdk._sync import records
 from torpor.sdk._sync.templates import Templates
+from torpor.sdk._sync.tokens import Tokens, audit
 from torpor.sdk.body import sync_pieces
 from torpor.sdk.foreign import decoded, error_of, translated
 from torpor.sdk.forks import renew_after_fork
@@ -23,6 +24,8 @@ from torpor.sdk.retry import Attempts, Retry
 from torpor.sdk.settings import locate
 from torpor.sdk.usage import SandboxUsage, UsageReport
 from torpor.sdk.waiting import sync_sleep
+from torpor.wire.access import AuditView, Me
+from torpor.wire.capacity import Capacity, QuotaView
 from torpor.wire.usage import LiveList
 
 T = TypeVar("T")
@@ -58,6 +61,7 @@ class Client:
         self._inherited: list[httpx2.Client] = []
         self._http = self._connect()
         self.templates = Templates(self)
+        self.tokens = Tokens(self)
         renew_after_fork(self)
 
     @property
@@ -92,6 +96,25 @@ class Client:
     def metrics(self) -> LiveList:
         """Return how all living sandboxes stand at this moment."""
         return self.fetch_as(LiveList, Call("GET", "/metrics"))
+
+    def me(self) -> Me:
+        """Return whose key this is, and how often it may ask."""
+        return self.fetch_as(Me, Call("GET", "/me"))
+
+    def audit(self, workspace: str | None = None, kind: str | None = None) -> Generator[AuditView, None]:
+        """Yield what was done with the keys of this key's workspace, the newest first.
+
+        `kind`: only "change", "use" or "refused". With an admin's key `workspace` names another one, or `*` all.
+        """
+        yield from audit(self, workspace, kind)
+
+    def quota(self) -> QuotaView:
+        """Return what the key's workspace may have of each, and has."""
+        return self.fetch_as(QuotaView, Call("GET", "/quota"))
+
+    def capacity(self) -> Capacity:
+        """Return how much the host may promise to machines, and has promised. Raises Forbidden unless an admin asks."""
+        return self.fetch_as(Capacity, Call("GET", "/capacity"))
 
     def events(
         self,

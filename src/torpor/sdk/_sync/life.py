@@ -14,10 +14,22 @@ from torpor.sdk._sync.client import Client
 from torpor.sdk._sync.snapshot import Snapshot
 from torpor.sdk.descent import Snapshots
 from torpor.sdk.http import FREEZE_SILENCE_S, Call, changing, making
-from torpor.sdk.orders import Identified, forking, hibernating, new_idle_time, new_ttl, rolling_back, taking, waking
-from torpor.sdk.results import SandboxInfo
+from torpor.sdk.orders import (
+    Forking,
+    Identified,
+    Reachable,
+    hibernating,
+    new_idle_time,
+    new_ttl,
+    reaching,
+    rolling_back,
+    taking,
+    waking,
+)
+from torpor.sdk.results import NetworkInfo, SandboxInfo
 from torpor.sdk.waiting import sync_enterable
 from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView, Status
+from torpor.wire.reach import NetworkView
 
 
 class Life:
@@ -136,6 +148,8 @@ class Life:
         metadata: Mapping[str, str] | None = None,
         ttl_seconds: int | None = None,
         persistent: bool = False,
+        secrets: Mapping[str, str] | None = None,
+        network: Reachable | None = None,
     ) -> Self:
         """Make one copy and return it."""
 
@@ -147,6 +161,8 @@ class Life:
         metadata: Mapping[str, str] | None = None,
         ttl_seconds: int | None = None,
         persistent: bool = False,
+        secrets: Mapping[str, str] | None = None,
+        network: Reachable | None = None,
     ) -> list[Self]:
         """Make `count` copies and return them."""
 
@@ -157,20 +173,22 @@ class Life:
         metadata: Mapping[str, str] | None = None,
         ttl_seconds: int | None = None,
         persistent: bool = False,
+        secrets: Mapping[str, str] | None = None,
+        network: Reachable | None = None,
     ) -> Self | list[Self]:
         """Make copies of it that start from its exact state and then go their own ways, each with its own identity.
 
         Without `count` one copy is made and returned; with `count` a list of so many, 1 too. All begin in one instant.
         It may run, be paused or hibernate, and stands still only for the copy. The children have its metadata and
         `metadata` over that, and live for `ttl_seconds` from then (its own ttl unless given; without an end if
-        `persistent`). One copy can be entered as a block, which deletes it at its end, as with `create`. A fork whose
-        answer was lost is tried again under the same key, and forks once.
+        `persistent`). They hold its secrets, or `secrets` in place of all of them before anything runs in them, and may
+        reach what it may, or what `network` says, as in `create`. One copy can be entered as a block, which deletes it
+        at its end, as with `create`. A fork whose answer was lost is tried again under the same key, and forks once.
 
         Raises FreezeFailed, OutOfSpace, RestoreFailed or NoCapacity (no child is left), Conflict, SandboxLost.
         """
-        if count is None:
-            return self._fork_one(metadata, ttl_seconds, persistent)
-        return self._fork_many(count, metadata, ttl_seconds, persistent)
+        wish = Forking(metadata, ttl_seconds, persistent, secrets, network)
+        return self._fork_one(wish) if count is None else self._fork_many(count, wish)
 
     def refresh(self) -> SandboxInfo:
         """Ask the server for its present state and return it."""
@@ -190,6 +208,22 @@ class Life:
         Raises InvalidRequest for less than a second.
         """
         return self._change_life(new_idle_time(seconds))
+
+    def network(self) -> NetworkInfo:
+        """Return what it may reach, its own address, and what it tried to reach and could not. It is not woken."""
+        return NetworkInfo.of(self._client.fetch_as(NetworkView, Call("GET", f"{self._path}/network")))
+
+    def set_network(self, network: Reachable) -> NetworkInfo:
+        """Set what it may reach: "internet", "none", or a list of host names and IPv4 networks, as in `create`.
+
+        It is so at once, and ends connections that are not allowed any more; a sandbox that hibernates is not woken.
+
+        Raises InvalidRequest, Unsupported where the server has no network for sandboxes, SandboxLost.
+        """
+        call = Call("PATCH", f"{self._path}/network", content=reaching(network))
+        told = NetworkInfo.of(self._client.fetch_as(NetworkView, call))
+        self._learn(network=told.network, guest_ip=told.guest_ip)
+        return told
 
     def delete(self) -> None:
         """End it and forget everything in it. Deleting it again does nothing."""
@@ -215,14 +249,12 @@ class Life:
         return f"<{type(self).__name__} {self.id} template={self.template} state={self.state}>"
 
     @sync_enterable
-    def _fork_one(self, metadata: Mapping[str, str] | None, ttl_seconds: int | None, persistent: bool) -> Self:
-        forked = self._forked(forking(None, metadata, ttl_seconds, persistent))
+    def _fork_one(self, wish: Forking) -> Self:
+        forked = self._forked(wish.body(None))
         return self._child(forked.sandbox)
 
-    def _fork_many(
-        self, count: int, metadata: Mapping[str, str] | None, ttl_seconds: int | None, persistent: bool
-    ) -> list[Self]:
-        forked = self._forked(forking(count, metadata, ttl_seconds, persistent))
+    def _fork_many(self, count: int, wish: Forking) -> list[Self]:
+        forked = self._forked(wish.body(count))
         return [self._child(view) for view in forked.children]
 
     def _forked(self, order: bytes) -> Forked:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.vmm.driver import Disk, Hardware
+from torpor.vmm.driver import Disk, Hardware, Nic
 
 AGENT_PORT = "agent"
 MACHINE = "microvm"
@@ -21,20 +21,33 @@ MACHINE = "microvm"
 # What QEMU itself may not do once it runs (its seccomp filter).
 _SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
+# Translated code that is kept, at the most. Left to itself QEMU keeps up to 1 GiB, which any guest can fill in minutes;
+# a Python and a git at work use 70 MiB.
+_TRANSLATIONS_MIB = 128
+
+# What a card offers depends on what it is connected to, and a state that was saved with an offer is loaded only where
+# that is made again; so nothing is offered that a tap can do and a hub cannot.
+_OFFLOADS = (
+    *("csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo"),
+    *("host_tso4", "host_tso6", "host_ecn", "host_ufo", "guest_uso4", "guest_uso6", "host_uso"),
+    *("ctrl_guest_offloads", "guest_announce", "mq"),
+)
+_NO_OFFLOADS = ",".join(f"{offer}=off" for offer in _OFFLOADS)
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """File descriptors that QEMU inherits: listening sockets, and the state to load."""
+    """File descriptors that QEMU inherits: listening sockets, the state to load, and the tap of the network card."""
 
     monitor: int
     agent: int
     console: int
     state: int | None = None
+    tap: int | None = None
 
     def __iter__(self) -> Iterator[int]:
         yield from (self.monitor, self.agent, self.console)
-        if self.state is not None:
-            yield self.state
+        yield from (number for number in (self.state, self.tap) if number is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ def tcg(tsc_khz: int) -> Accelerator:
     arguments = f"tsc_early_khz={tsc_khz} lpj={tsc_khz * 4} no_timer_check mitigations=off"
     # Without the "fast string" features a guest copies by vector instructions, which the emulator translates four times
     # faster than `rep movsb`.
-    return Accelerator("tcg", "tcg,thread=multi", "max,-erms,-fsrm", arguments)
+    return Accelerator("tcg", f"tcg,thread=multi,tb-size={_TRANSLATIONS_MIB}", "max,-erms,-fsrm", arguments)
 
 
 def kvm() -> Accelerator:
@@ -83,6 +96,7 @@ def qemu_argv(
         *("-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off"),
         *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
         *("-device", "virtio-rng-device"),
+        *_network(hardware.nic, descriptors.tap),
         *("-chardev", f"socket,id=console,fd={descriptors.console},server=on,wait=off", "-serial", "chardev:console"),
         *("-chardev", f"socket,id=monitor,fd={descriptors.monitor},server=on,wait=off"),
         *("-mon", "chardev=monitor,mode=control"),
@@ -108,6 +122,15 @@ def _disks(disks: Sequence[Disk]) -> list[str]:
             argv += ["-blockdev", json.dumps(node, ensure_ascii=False)]  # so that a name is found in it as it is
         argv += ["-device", f"virtio-blk-device,drive=disk{number}"]
     return argv
+
+
+def _network(nic: Nic | None, tap: int | None) -> list[str]:
+    """Return the options of the network card, which is the same device whatever it is connected to."""
+    if nic is None:
+        return []
+    # A hub with one port: a place to be connected to that leads nowhere.
+    behind = "hubport,id=network,hubid=0" if tap is None else f"tap,id=network,fd={tap},vhost=off"
+    return ["-netdev", behind, "-device", f"virtio-net-device,netdev=network,mac={nic.mac},{_NO_OFFLOADS}"]
 
 
 def _nodes(name: str, disk: Disk) -> list[dict[str, object]]:

@@ -6,19 +6,25 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torpor.errors import BootFailed, Failed, RestoreFailed, Unsupported
-from torpor.kit.proc import Child, Orphan, ProgramMissing, run
+from torpor.kit.cgroups import Groups, Limits
+from torpor.kit.proc import Process, ProgramMissing, run
 from torpor.kit.procfs import mark_of
 from torpor.kit.race import Overtaken, race
 from torpor.kit.sockets import listen_at
+from torpor.model.capacity import MIB, OVERHEAD_BYTES
 from torpor.model.template import Fingerprint
 from torpor.vmm.driver import Hardware, Place, Saved, Trace
 from torpor.vmm.qemu.argv import MACHINE, Accelerator, Descriptors, qemu_argv
+from torpor.vmm.qemu.files import Files
+from torpor.vmm.qemu.jail import Cell, Jail, within
+from torpor.vmm.qemu.launch import PROCESSES, Order, launch
 from torpor.vmm.qemu.machine import (
     QemuMachine,
     VmmProcess,
@@ -39,6 +45,10 @@ PROGRAM = "qemu-system-x86_64"
 OLDEST_VERSION = (8, 2)
 # Generous: a loaded host under emulation. What takes longer is not slow but stuck.
 _START_TIMEOUT_S = 30.0
+# Beside a guest's own processors, a machine has its disks, its network and its monitor to serve.
+_CPUS_BESIDE = 0.5
+# An emulator keeps where in its own memory the guest's pages are, which grows with them.
+_ADDRESSES_OF = 16
 INSTALL = (
     "run `make setup` in the checkout, or install QEMU 8.2 or newer"
     " (Debian 12: apt-get install -t bookworm-backports qemu-system-x86 qemu-utils)"
@@ -61,27 +71,48 @@ async def qemu_version(program: str = PROGRAM) -> str:
     return found[0].removeprefix("version ")
 
 
-class QemuDriver:
-    """Starts QEMU processes with one accelerator; keeps the driver contract."""
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Descriptors that the caller of the driver gives to a machine: the state it loads, and the tap of its card."""
 
-    def __init__(self, accelerator: Accelerator, version: str, *, program: str = PROGRAM) -> None:
-        self._accelerator, self._program = accelerator, program
+    state: int | None
+    tap: int | None
+
+
+class QemuDriver:
+    """Starts QEMU processes with one accelerator; keeps the driver contract.
+
+    With a `jail` each is in a cell of it, with `groups` in a control group of its own.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        version: str,
+        *,
+        program: str = PROGRAM,
+        jail: Jail | None = None,
+        groups: Groups | None = None,
+    ) -> None:
+        self._accelerator, self._program, self._jail, self._groups = accelerator, program, jail, groups
         # "host" is what this host has, so it says nothing on another.
         cpu = f"host:{processor_name()}" if accelerator.cpu_model == "host" else accelerator.cpu_model
         self.fingerprint = Fingerprint("qemu", version, accelerator.name, cpu, MACHINE)
 
-    async def boot(self, place: Place, hardware: Hardware, memory: Path) -> QemuMachine:
+    async def boot(self, place: Place, hardware: Hardware, memory: Path, tap: int | None = None) -> QemuMachine:
+        given = _Given(None, tap)
         try:
             with _starting(BootFailed):
-                return QemuMachine(place, *await self._start(place, hardware, memory, None, BootFailed), None)
+                return QemuMachine(place, *await self._start(place, hardware, memory, given, BootFailed), None)
         except BaseException:
             memory.unlink(missing_ok=True)
             raise
 
-    async def load(self, place: Place, hardware: Hardware, saved: Saved) -> QemuMachine:
+    async def load(self, place: Place, hardware: Hardware, saved: Saved, tap: int | None = None) -> QemuMachine:
         with _starting(RestoreFailed), saved.state.open("rb") as state:
             image = saved.memory.stat()  # now: once QEMU maps it, it may be unlinked
-            process, monitor = await self._start(place, hardware, saved.memory, state.fileno(), RestoreFailed)
+            given = _Given(state.fileno(), tap)
+            process, monitor = await self._start(place, hardware, saved.memory, given, RestoreFailed)
             mark = mark_of(process.child.pid)
             trace = None if mark is None else Trace(mark, image.st_ino, image.st_size)
             machine = QemuMachine(place, process, monitor, trace)
@@ -91,20 +122,64 @@ class QemuDriver:
             return machine
 
     async def _start(
-        self, place: Place, hardware: Hardware, memory: Path, state: int | None, failure: type[Failed]
+        self, place: Place, hardware: Hardware, memory: Path, given: _Given, failure: type[Failed]
     ) -> tuple[VmmProcess, Monitor]:
-        def argv_of(sockets: tuple[int, int, int]) -> list[str]:
-            return qemu_argv(self._program, self._accelerator, hardware, memory, Descriptors(*sockets, state))
+        with ExitStack() as closing:  # what QEMU has its own of, once it is up
+            process = await self._spawn(place, hardware, memory, given, closing)
+            try:
+                return process, await _wait_up(place, process.child, given.state)
+            except BaseException as error:
+                await process.child.kill()
+                await process.tidy()
+                if isinstance(error, MonitorLost | MonitorRefused | OSError):
+                    raise failure(f"the machine did not start: {process.how_it_ended()}") from error
+                raise
 
-        process = _spawn(place, argv_of, state)
-        try:
-            return process, await _wait_up(place, process.child, state)
-        except BaseException as error:
-            await process.child.kill()
-            process.tidy()
-            if isinstance(error, MonitorLost | MonitorRefused | OSError):
-                raise failure(f"the machine did not start: {process.how_it_ended()}") from error
-            raise
+    async def _spawn(
+        self, place: Place, hardware: Hardware, memory: Path, given: _Given, closing: ExitStack
+    ) -> VmmProcess:
+        """Start QEMU with its files and sockets as inherited descriptors, which `closing` closes here.
+
+        One that is booted dies with this program; one that loads a state is left to whoever adopts it.
+        """
+        with ExitStack() as undo:
+            undo.callback(remove_sockets, place)
+            sockets = _listen(place, closing)
+            said = _open_pipe(place, closing)
+            log = listen_to_log(place)
+            undo.callback(log.close)
+            console = listen_to_console(place)
+            undo.callback(console.close)
+            order = self._order(place, hardware, memory, Descriptors(*sockets, given.state, given.tap), closing)
+            try:
+                child, group = await launch(order, said, self._jail, self._groups)
+            except ProgramMissing as error:
+                raise Unsupported(str(error), hint=f"install the package util-linux, or {INSTALL}") from error
+            undo.pop_all()
+            return VmmProcess(place, child, console, log, group)
+
+    def _order(
+        self, place: Place, hardware: Hardware, memory: Path, descriptors: Descriptors, closing: ExitStack
+    ) -> Order:
+        jail, loading = self._jail, descriptors.state is not None
+        user = None if jail is None else jail.user()
+        files = Files(jail, user, closing)
+        seen = files.shown(memory, "memory") if loading else files.lent(memory, "memory")
+        program = self._program if jail is None else within(self._program)
+        accelerator, inside = files.accelerator(self._accelerator), files.hardware(hardware, loading=loading)
+        argv = [*qemu_argv(program, accelerator, inside, seen, descriptors), *files.words]
+        cell = Cell(user, tuple(files.bound), lasting=loading)
+        return Order(argv, (*descriptors, *files.passed), cell, place.name, limits_of(hardware))
+
+
+def limits_of(hardware: Hardware) -> Limits:
+    """Return what the process of such a machine may have of its host, with what it needs beside its guest."""
+    guest = hardware.memory_mib * MIB
+    return Limits(
+        cpus=hardware.cpu + _CPUS_BESIDE,
+        memory_bytes=guest + guest // _ADDRESSES_OF + OVERHEAD_BYTES,
+        processes=PROCESSES,
+    )
 
 
 @contextmanager
@@ -116,7 +191,7 @@ def _starting(failure: type[Failed]) -> Iterator[None]:
         raise failure(f"the machine did not start: {error}") from error
 
 
-async def _wait_up(place: Place, child: Child | Orphan, state: int | None) -> Monitor:
+async def _wait_up(place: Place, child: Process, state: int | None) -> Monitor:
     monitor: Monitor | None = None
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
@@ -131,30 +206,13 @@ async def _wait_up(place: Place, child: Child | Orphan, state: int | None) -> Mo
     return monitor
 
 
-def _spawn(place: Place, argv_of: Callable[[tuple[int, int, int]], list[str]], state: int | None) -> VmmProcess:
-    """Start QEMU with its sockets as inherited descriptors, which this process closes again.
-
-    One that is booted dies with this program; one that loads a state is left to whoever adopts it.
-    """
-    with ExitStack() as undo, ExitStack() as closing:
-        undo.callback(remove_sockets, place)
-        listeners = [
-            closing.enter_context(listen_at(path))
-            for path in (monitor_socket(place), agent_socket(place), console_socket(place))
-        ]
-        said = _open_pipe(place, closing)
-        log = listen_to_log(place)
-        undo.callback(log.close)
-        console = listen_to_console(place)
-        undo.callback(console.close)
-        monitor, agent, screen = (listener.fileno() for listener in listeners)
-        passed = (monitor, agent, screen) if state is None else (monitor, agent, screen, state)
-        try:
-            child = Child(argv_of((monitor, agent, screen)), pass_fds=passed, output=said, lasting=state is not None)
-        except ProgramMissing as error:
-            raise Unsupported(str(error), hint=f"install the package util-linux, or {INSTALL}") from error
-        undo.pop_all()
-        return VmmProcess(place, child, console, log)
+def _listen(place: Place, closing: ExitStack) -> tuple[int, int, int]:
+    """Make the sockets of the monitor, the guest agent and the console, and return their descriptors."""
+    monitor, agent, console = (
+        closing.enter_context(listen_at(path)).fileno()
+        for path in (monitor_socket(place), agent_socket(place), console_socket(place))
+    )
+    return monitor, agent, console
 
 
 def _open_pipe(place: Place, closing: ExitStack) -> int:
@@ -165,7 +223,7 @@ def _open_pipe(place: Place, closing: ExitStack) -> int:
     return both
 
 
-async def _or_gone(child: Child | Orphan, work: Coroutine[Any, Any, _T]) -> _T:
+async def _or_gone(child: Process, work: Coroutine[Any, Any, _T]) -> _T:
     """Await `work`, but raise MonitorLost as soon as the process has ended."""
     try:
         return await race(work, child.gone.wait())

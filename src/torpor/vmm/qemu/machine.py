@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from torpor.errors import Failed, FreezeFailed, RestoreFailed, SandboxLost, Unavailable
-from torpor.kit.proc import Child, Orphan
+from torpor.kit.cgroups import Group
+from torpor.kit.proc import Process
 from torpor.kit.procfs import cpu_seconds, resident_bytes
 from torpor.kit.runs import Written
 from torpor.kit.shielded import shielded
@@ -22,6 +25,8 @@ from torpor.vmm.driver import Place, Trace
 from torpor.vmm.pages import saving_memory_of
 from torpor.vmm.qemu.memory import GuestGone, NotItsImage, Ram, read_ahead, save_ram
 from torpor.vmm.qemu.qmp import Monitor, MonitorLost, MonitorRefused
+
+_logger = structlog.get_logger(__name__)
 
 # What QEMU says at every load of a state that was saved without RAM; it is no reason for anything.
 _NO_NEWS = ("Expected vmdescription section", "migration to a file is deprecated")
@@ -89,13 +94,19 @@ class QemuMachine:
         return True
 
     async def save_state(self, state: Path) -> None:
+        not_saved = f"the machine state of {self._place.name} was not saved"
+        try:
+            file = os.open(state, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FreezeFailed(f"{not_saved}: {error}") from error
         try:
             async with asyncio.timeout(_MONITOR_TIMEOUT_S):
-                # Despite its name it is generic: every device's state, without RAM. live=False: this machine goes on.
-                await self._monitor.execute("xen-save-devices-state", filename=str(state), live=False)
+                await self._monitor.save_state(file)
         except (MonitorLost, MonitorRefused, TimeoutError) as error:
             state.unlink(missing_ok=True)
-            raise FreezeFailed(f"the machine state of {self._place.name} was not saved: {_said(error)}") from error
+            raise FreezeFailed(f"{not_saved}: {_said(error)}") from error
+        finally:
+            os.close(file)
 
     async def read_ahead(self, like: Path) -> None:
         with self._saving_memory() as ram:
@@ -149,7 +160,7 @@ class QemuMachine:
             return
         await self._child.kill()
         await self._monitor.close()
-        self._process.tidy()
+        await self._process.tidy()
 
 
 def _said(error: Exception) -> str:
@@ -199,11 +210,16 @@ def _kept(source: Source, path: Path) -> BoundedLog:
 
 
 class VmmProcess:
-    """A QEMU process with what it leaves in its place: its sockets, and the logs of its guest and of itself."""
+    """A QEMU process with its control group, and with what it leaves in its place: its sockets, and the logs of its
+    guest and of itself.
+    """
 
-    def __init__(self, place: Place, child: Child | Orphan, console: BoundedLog, log: BoundedLog) -> None:
+    def __init__(
+        self, place: Place, child: Process, console: BoundedLog, log: BoundedLog, group: Group | None = None
+    ) -> None:
         self.child = child
-        self._place, self._console, self._log = place, console, log
+        self._place, self._console, self._log, self._group = place, console, log, group
+        self._short_of_memory = False
 
     def move(self, place: Place) -> None:
         """Take note that the place's folder was renamed."""
@@ -215,6 +231,8 @@ class VmmProcess:
             return ""
         self._log.catch_up()
         code, name, last = self.child.code, self._place.name, _last_line(self._place.log)
+        if self._ran_out_of_memory():
+            return f"the VMM of {name} was ended as it needed more memory than its machine may have{last}"
         if code is None:
             return f"the VMM of {name} has ended{last}"
         if code < 0:
@@ -227,11 +245,19 @@ class VmmProcess:
         self._log.close()
         self.child.leave()
 
-    def tidy(self) -> None:
-        """Close the logs and remove the sockets of a process that has ended. Idempotent."""
+    def _ran_out_of_memory(self) -> bool:
+        if self._group is not None and not self._short_of_memory:  # of which its group knows, while it is there
+            self._short_of_memory = self._group.killed_for_memory()
+        return self._short_of_memory
+
+    async def tidy(self) -> None:
+        """Close the logs, and remove the sockets and the group of a process that has ended. Idempotent."""
         self._console.close()
         self._log.close()
         remove_sockets(self._place)
+        self._ran_out_of_memory()
+        if self._group is not None and not await self._group.remove():
+            _logger.warning("a control group is left, as a process in it has not ended", place=self._place.name)
 
 
 def remove_sockets(place: Place) -> None:

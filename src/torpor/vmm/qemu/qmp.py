@@ -34,22 +34,26 @@ class MonitorRefused(Exception):
 class Monitor:
     """A connection to one QEMU process. Every method raises MonitorLost if that process is gone."""
 
-    def __init__(self, client: QMPClient) -> None:
+    def __init__(self, client: QMPClient, line: socket.socket) -> None:
         self._client = client
+        # The connection once more: what the library sends descriptors by is not there in every event loop.
+        self._line = line
 
     @classmethod
     async def connect(cls, name: str, path: Path) -> Monitor:
         """Connect to a monitor's socket and wait for QEMU's greeting, however long that is: the caller bounds it."""
         client = QMPClient(name)
         sock = await _connected(path)
+        line = sock.dup()
         try:
             await client.connect(sock)
         except BaseException as error:
+            line.close()
             sock.close()
             if isinstance(error, QMPError | OSError | EOFError):
                 raise MonitorLost(str(error)) from error
             raise
-        return cls(client)
+        return cls(client, line)
 
     async def execute(self, command: str, **arguments: object) -> Any:
         """Run one command and return its answer. Raises MonitorRefused with QEMU's words."""
@@ -59,6 +63,27 @@ class Monitor:
             raise MonitorRefused(f"{command}: {error}") from error
         except (QMPError, OSError, EOFError) as error:
             raise MonitorLost(f"{command}: {error}") from error
+
+    async def save_state(self, descriptor: int) -> None:
+        """Write the machine state to a file that is open for writing only, and that QEMU may not be able to open.
+
+        Raises MonitorRefused if that fails.
+        """
+        lent = await self._lend(descriptor)
+        try:
+            # Despite its name it is generic: every device's state, without RAM. live=False: this machine goes on.
+            await self.execute("xen-save-devices-state", filename=f"/dev/fdset/{lent}", live=False)
+        finally:
+            with contextlib.suppress(MonitorLost, MonitorRefused):
+                await shielded(self.execute("remove-fd", **{"fdset-id": lent}))
+
+    async def _lend(self, descriptor: int) -> int:
+        """Give QEMU a descriptor, and return the number of the set that it has it in."""
+        try:
+            socket.send_fds(self._line, [b" "], [descriptor])  # which comes before the order that takes it
+        except OSError as error:
+            raise MonitorLost(f"no file could be given to QEMU: {error}") from error
+        return int((await self.execute("add-fd"))["fdset-id"])
 
     async def load_state(self, descriptor: int) -> None:
         """Have a QEMU that waits for one load a machine state from a descriptor it inherited.
@@ -87,6 +112,7 @@ class Monitor:
 
         Idempotent, never raises for a connection already lost.
         """
+        self._line.close()
         with contextlib.suppress(QMPError, OSError, EOFError):
             await shielded(self._client.disconnect())
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torpor.errors import Failed, SandboxLost, Unavailable
+from torpor.kit.cgroups import group_of
 from torpor.kit.proc import Orphan
 from torpor.kit.procfs import ProcessMark, mark_of, open_files, processes_of, words_of
 from torpor.kit.shielded import shielded
@@ -56,6 +57,7 @@ class QemuSurvivors:
 
 
 async def _ended(process: Orphan) -> None:
+    group = group_of(process.pid)
     process.signal(signal.SIGKILL)
     try:
         async with asyncio.timeout(_END_S):
@@ -65,6 +67,8 @@ async def _ended(process: Orphan) -> None:
         raise Failed(
             f"the process {process.pid} of a former server does not end", hint="look at it with `ps`, then try again"
         ) from error
+    if group is not None:
+        await group.remove()
 
 
 async def _taken_over(place: Place, process: Orphan, monitor: Monitor, trace: Trace) -> QemuMachine:
@@ -79,7 +83,7 @@ async def _taken_over(place: Place, process: Orphan, monitor: Monitor, trace: Tr
     except BaseException:
         await monitor.close()
         raise
-    return QemuMachine(place, VmmProcess(place, process, console, log), monitor, trace)
+    return QemuMachine(place, VmmProcess(place, process, console, log, group_of(process.pid)), monitor, trace)
 
 
 def _is_of(pid: int, own: str) -> bool:

@@ -1,0 +1,1 @@
+"""Servers in sandboxes, reached by HTTP and WebSocket through this server."""

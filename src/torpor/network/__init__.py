@@ -1,0 +1,1 @@
+"""What sandboxes reach outside themselves: slots, their firewalls, and the forwarder of their DNS questions."""
