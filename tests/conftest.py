@@ -41,7 +41,7 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         patch.setattr(tempfile, "tempdir", None)
         yield
     litter = litter_of(run, folder, shared_before)
-    for pid in processes_of(run):
+    for pid in processes_of(run, folder):
         os.kill(pid, signal.SIGKILL)
     assert not litter, "the run left behind:\n" + "\n".join(litter)
 

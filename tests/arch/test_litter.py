@@ -43,6 +43,24 @@ def test_a_temporary_file_is_found(folder: Path) -> None:
     assert litter.litter_of("another-run", folder, litter.shared_names()) == [f"file {folder}/tmp/left"]
 
 
+def test_a_machine_without_an_environment_is_found_by_what_it_has_open(folder: Path) -> None:
+    program = folder / "qemu-system-left"
+    program.symlink_to("/bin/sleep")
+    with (folder / "disk").open("wb") as disk, subprocess.Popen([program, "60"], env={}, stdout=disk) as machine:
+        try:
+            found = litter.litter_of("another-run", folder, litter.shared_names())
+            assert found == [f"process {machine.pid}: {program} 60 "]
+        finally:
+            machine.kill()
+
+
+def test_a_control_group_that_a_data_directory_has_noted_is_found(folder: Path) -> None:
+    (home := folder / "test_1" / "home").mkdir(parents=True)
+    (group := folder / "torpor-0123").mkdir()
+    (home / "cgroups").write_text(f"{group}\n{folder}/torpor-gone\n")
+    assert litter.litter_of("another-run", folder, litter.shared_names()) == [f"control group {group}"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 def test_a_network_namespace_of_the_run_is_found_and_no_other(folder: Path) -> None:
     name, before = f"{litter.namespace_mark('a-run-of-this-test')}left", litter.shared_names()

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from store_records import HERE, NOON, made, opened, shot
-from torpor.control.store.contract import Claim, Facts, Horizons, Listing, Position, SnapshotListing, Store
+from torpor.control.store.contract import Claim, Horizons, Listing, Position, SnapshotListing, Store
 from torpor.errors import Conflict
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
 from torpor.model.lifecycle import State
-from torpor.model.network import NO_NETWORK, Egress, Mode
 from torpor.model.sandbox import Care, OnCrash, OnIdle
 from torpor.model.snapshot import Cost, Kind
 
@@ -193,36 +192,6 @@ async def test_the_care_for_a_sandbox_is_read_back_and_its_idle_time_can_be_set(
         assert await store.set_idle(made(1).id, idle) == expected
         assert await store.page(Listing(HERE)) == [expected]
     assert await store.set_idle(SandboxId("sbx-none"), 5) is None
-
-
-REACH = Egress(Mode.ALLOW, ("198.51.100.0/24",), ("pypi.org", "*.example.org"))
-
-
-async def test_what_it_may_reach_and_the_names_of_its_secrets_are_kept(store: Store) -> None:
-    new = made(1, network=REACH, guest_ip="198.51.100.2", secret_names=("A", "B"), has_own_secrets=True)
-    await store.add(new)
-    assert await store.get(new.id) == new
-    for network in (NO_NETWORK, Egress(), REACH):
-        expected = replace(new, network=network)
-        assert await store.set_network(new.id, network) == expected
-        assert await store.page(Listing(HERE)) == [expected]
-    facts = Facts(guest_ip=None, secret_names=())
-    moved = await store.move(new.id, {State.CREATING}, State.RUNNING, NOON, facts)
-    assert moved == replace(new, state=State.RUNNING, guest_ip=None, secret_names=())
-    assert await store.set_network(SandboxId("sbx-none"), REACH) is None
-
-
-@pytest.mark.parametrize("state", [State.DELETING, State.DELETED])
-async def test_what_it_may_reach_is_not_set_on_what_is_going(store: Store, state: State) -> None:
-    await store.add(made(1, state=state))
-    assert await store.set_network(made(1).id, REACH) is None
-    assert await store.get(made(1).id) == made(1, state=state)
-
-
-async def test_a_snapshot_keeps_what_its_sandbox_might_reach_and_the_names_of_its_secrets(store: Store) -> None:
-    taken = shot(1, network=REACH, secret_names=("A",))
-    await store.add_snapshot(taken)
-    assert await store.snapshot(taken.id) == taken
 
 
 @pytest.mark.parametrize("state", [State.DELETING, State.DELETED])

@@ -218,7 +218,7 @@ async def test_an_answer_that_began_early_is_told_again_when_it_is_known_what_ca
     await hold.reached.wait()
     await rig.clock.jump(10)
     assert [told(entry) for entry in await log(rig)] == [("change", "POST /v1/sandboxes", 201)]
-    hold.go.set()
+    hold.release()
     made = (await making).json()["id"]
     assert [entry["targets"] for entry in await log(rig)] == [[], [made]]
 
@@ -229,7 +229,7 @@ async def test_an_answer_that_is_broken_off_is_told_as_one_that_nobody_got(rig: 
     await hold.reached.wait()
     await rig.clock.jump(10)
     rig.host.fail("restore", RestoreFailed("it did not work"))
-    hold.go.set()
+    hold.release()
     with pytest.raises(httpx2.HTTPError):
         await making
     assert [entry["status"] for entry in await log(rig)] == [201, None]

@@ -17,9 +17,9 @@ from torpor.model.network import NO_NETWORK
 from torpor.testing.host_machines import GUEST_IP
 from torpor.wire import host
 
-ALLOWED = {"allow": ["PyPI.org", "198.51.100.7", "*.example.org"]}
-SHOWN = {"allow": ["198.51.100.7/32", "pypi.org", "*.example.org"]}
-ORDERED = host.Network(mode="allow", cidrs=["198.51.100.7/32"], names=["pypi.org", "*.example.org"])
+ALLOWED = {"allow": ["Code.Example.com", "198.51.100.7", "*.example.org"]}
+SHOWN = {"allow": ["198.51.100.7/32", "code.example.com", "*.example.org"]}
+ORDERED = host.Network(mode="allow", cidrs=["198.51.100.7/32"], names=["code.example.com", "*.example.org"])
 INTERNET, NONE = host.Network(mode="internet"), host.Network(mode="none")
 
 
@@ -92,9 +92,9 @@ async def test_without_a_network_on_the_host_there_is_none_and_asking_for_one_is
         ("moon", 'network has to be "internet", "none" or'),
         ("allow", 'network has to be "internet", "none" or'),
         (5, 'network has to be "internet", "none" or'),
-        (["pypi.org"], 'network has to be "internet", "none" or'),
+        (["code.example.com"], 'network has to be "internet", "none" or'),
         ({}, 'network has to be "internet", "none" or'),
-        ({"allow": "pypi.org"}, 'network has to be "internet", "none" or'),
+        ({"allow": "code.example.com"}, 'network has to be "internet", "none" or'),
         ({"allow": []}, "a list of 1 to 256 host names"),
         ({"allow": [1]}, "a list of 1 to 256 host names"),
         ({"allow": ["a.example"] * 257}, "a list of 1 to 256 host names"),
@@ -188,11 +188,24 @@ async def test_a_change_is_in_force_at_once_and_wakes_nothing(rig: Rig, state: s
     assert len(await rig.told(made, "network")) == 1, "what changes nothing is no event"
 
 
+async def test_its_address_is_shown_while_it_may_reach_something(rig: Rig) -> None:
+    made = await rig.create(network="none")
+    for network, address in (("internet", GUEST_IP), ("none", None), (ALLOWED, GUEST_IP)):
+        assert (await change(rig, made, network)).json()["guest_ip"] == address
+        assert (await rig.show(made))["guest_ip"] == address
+        assert (await rig.http.get(f"/v1/sandboxes/{made}/network")).json()["guest_ip"] == address
+    await rig.post(made, "hibernate")
+    assert (await rig.http.get(f"/v1/sandboxes/{made}/network")).json()["guest_ip"] == GUEST_IP
+    assert (await change(rig, made, "none")).json()["guest_ip"] is None
+    await rig.post(made, "wake")
+    assert (await rig.show(made))["guest_ip"] is None
+
+
 async def test_what_was_denied_is_shown_and_of_a_sleeping_one_nothing(rig: Rig) -> None:
     made = await rig.create(network="none")
-    rig.host.denied[made] = [host.Denied(reason="policy", count=3, destination="198.51.100.9:443")]
+    rig.host.denied[made] = [host.Denied(reason="policy", count=3, destination="198.51.100.9 tcp/443")]
     shown = (await rig.http.get(f"/v1/sandboxes/{made}/network")).json()
-    assert shown["denied"] == [{"reason": "policy", "count": 3, "destination": "198.51.100.9:443"}]
+    assert shown["denied"] == [{"reason": "policy", "count": 3, "destination": "198.51.100.9 tcp/443"}]
     await rig.post(made, "hibernate")
     assert (await rig.http.get(f"/v1/sandboxes/{made}/network")).json()["denied"] == []
     assert await rig.status(made) == "hibernated"
@@ -226,7 +239,7 @@ async def test_a_crash_between_record_and_host_is_mended_by_the_reconciler(rig: 
         await rig.post(made, state.removesuffix("d"))
     sandbox = await rig.store.get(SandboxId(made))
     assert sandbox is not None
-    await rig.store.set_network(sandbox.id, NO_NETWORK)
+    await rig.store.set_network(sandbox.id, NO_NETWORK, None)
     assert await reconcile(rig.plane) == 1
     assert (in_force(rig, made), await rig.status(made)) == (NONE, state)
     assert await reconcile(rig.plane) == 0

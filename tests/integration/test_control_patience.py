@@ -111,7 +111,8 @@ async def served(rig: Rig, url: str, body: dict[str, Any], hang_up: asyncio.Even
             raise OSError("the client is gone")
         sent.append(message)
 
-    headers = [(b"authorization", f"Bearer {KEY}".encode()), (b"content-type", b"application/json")]
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {KEY}".encode())]
+    headers.append((b"content-type", b"application/json"))
     scope = {"type": "http", "method": "POST", "path": url, "raw_path": url.encode(), "query_string": b""}
     more = {"headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "server": ("x", 1)}
     await create_app(rig.plane, KEY)(scope | more, receive, send)

@@ -19,7 +19,7 @@ from torpor.host.flow.rollback import rollback
 from torpor.host.flow.snapshot import snapshot
 from torpor.host.flow.wake import wake
 from torpor.host.live import Live
-from torpor.model.capacity import NOTHING, Limits, need_of
+from torpor.model.capacity import MIB, NOTHING, Limits, need_of
 from torpor.model.ids import SandboxId, new_sandbox_id, new_snapshot_id
 from torpor.storage.layout import Layout
 
@@ -59,7 +59,7 @@ async def test_a_create_beyond_the_limit_is_refused_with_figures_and_makes_nothi
     first, _ = await made(rig), await made(rig)
     before = rig.left
     error = await refused(create(rig.host, new_sandbox_id(), Source(template=BASE)))
-    assert "are promised to 2 machines, and 352 MiB more are wanted" in error.message
+    assert f"are promised to 2 machines, and {ONE.memory_bytes // MIB} MiB more are wanted" in error.message
     assert (error.resource, error.used, error.limit) == ("memory", 2 * ONE.memory_bytes, 2 * ONE.memory_bytes)
     assert error.hint
     assert rig.left == before

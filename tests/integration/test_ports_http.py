@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import httpx2
 import pytest
+import structlog
 
 from loopback_servers import answering, closed_port, request_of, serving
 from ports_rig import IN_GUEST, PATIENCE_S, PortsRig, ports_rig
@@ -65,6 +66,15 @@ async def test_what_says_who_asks_is_ours_and_hop_by_hop_headers_stay(ports: Por
     assert (sent["x-forwarded-for"], sent["x-forwarded-proto"]) == ("127.0.0.1", "http")
     assert (sent["x-forwarded-host"], sent["x-mine"], sent["connection"]) == (ports.by_host(sandbox), "1", "close")
     assert not {"forwarded", "x-real-ip", "te", "x-hop", "keep-alive"} & sent.keys()
+
+
+async def test_what_is_done_by_path_is_in_the_audit_log_without_what_was_asked_for(ports: PortsRig) -> None:
+    async with answering(OK) as (port, _), ports.serves(port) as sandbox:
+        path = f"{ports.by_path(sandbox)}/secret?x=hidden"
+        assert (await ports.http.post(path, headers=ports.key())).status_code == 200
+        (entry,) = (await ports.rig.http.get("/v1/audit", params={"kind": "use"})).json()["items"]
+    assert entry["action"] == "POST /v1/sandboxes/{id}/proxy/{port}/{path:path}"
+    assert (entry["targets"], entry["status"]) == ([sandbox], 200)
 
 
 async def test_a_key_or_token_that_nobody_asked_for_goes_no_further(ports: PortsRig) -> None:
@@ -191,6 +201,33 @@ async def test_a_cookie_counts_only_for_pages_of_the_same_sandbox(ports: PortsRi
     assert null.status_code == 401
 
 
+async def test_a_cookie_is_none_of_a_sister_s_pictures_and_scripts_though_they_name_no_origin(ports: PortsRig) -> None:
+    async with answering(OK) as (port, _), ports.serves(port) as sandbox:
+        cookie = {"host": ports.by_host(sandbox), "cookie": f"torpor-link={await ports.token(sandbox)}"}
+        own, sister = (f"http://{host}/page" for host in (ports.by_host(sandbox, 3000), ports.by_host("sbx-x")))
+
+        async def status(site: str, method: str = "GET", **more: str) -> int:
+            said = {"sec-fetch-site": site} | {name.replace("_", "-"): value for name, value in more.items()}
+            return (await ports.http.request(method, "/", headers=cookie | said)).status_code
+
+        for site in ("same-site", "cross-site"):
+            assert await status(site, sec_fetch_mode="no-cors", sec_fetch_dest="script") == 401
+            assert await status(site, sec_fetch_dest="script", referer=sister) == 401
+            assert await status(site, sec_fetch_dest="iframe", referer=sister) == 401
+            assert await status(site, sec_fetch_dest="image", referer=own) == 200
+            assert await status(site, sec_fetch_mode="navigate", sec_fetch_dest="document") == 200
+            assert await status(site, "POST", sec_fetch_dest="document", origin="null") == 401
+        assert await status("none", sec_fetch_dest="document") == 200
+        assert await status("same-origin", "POST", origin="null") == 200  # a page that tells nobody where it is
+
+
+async def test_a_host_may_be_written_with_the_dot_at_its_end(ports: PortsRig) -> None:
+    async with answering(OK) as (port, _), ports.serves(port) as sandbox:
+        host = ports.by_host(sandbox).replace("localhost:", "localhost.:")
+        answer = await ports.http.get("/", headers={**await ports.linked(sandbox), "host": host})
+    assert answer.status_code == 200
+
+
 async def test_cookies_and_orders_about_more_than_the_server_s_own_pages_are_taken_away(ports: PortsRig) -> None:
     sent = with_headers(
         "set-cookie: a=1; Domain=localhost; Path=/",
@@ -310,6 +347,37 @@ async def test_an_answer_that_breaks_off_is_no_answer_that_ends(ports: PortsRig,
     async with answering(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n" + body) as (port, _), ports.serves(port) as sandbox:
         with pytest.raises(httpx2.RemoteProtocolError):
             await ports.http.get("/", headers=await ports.linked(sandbox))
+
+
+async def test_an_answer_by_path_that_breaks_off_is_told_as_what_it_is(ports: PortsRig) -> None:
+    with structlog.testing.capture_logs() as logged:
+        async with answering(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab") as (port, _), ports.serves(port) as box:
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await ports.http.get(f"{ports.by_path(box)}/", headers=ports.key())
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == []
+    assert "answer broken off" in [entry["event"] for entry in logged]
+
+
+async def test_a_key_that_is_revoked_hears_no_more_even_if_its_own_request_never_ends(ports: PortsRig) -> None:
+    made = await ports.rig.http.post("/v1/me/tokens", json={"label": "leaked"})
+    key = made.json()["token"]
+
+    async def never_ending(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with serving(never_ending) as port, ports.serves(port) as sandbox:
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports.port)
+        writer.write(f"POST {ports.by_path(sandbox)}/ HTTP/1.1\r\nhost: localhost\r\n".encode())
+        writer.write(f"authorization: Bearer {key}\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readuntil(b"hello")
+            assert (await ports.rig.http.delete(f"/v1/me/tokens/{key[:12]}")).status_code == 204
+            with suppress(ConnectionError):
+                await reader.read()  # comes back only because the connection was broken off
+        writer.transport.abort()
 
 
 async def test_a_port_at_which_nobody_listens_is_told_plainly(ports: PortsRig) -> None:

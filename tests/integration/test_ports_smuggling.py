@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
 from loopback_servers import answering, request_of, serving
-from ports_rig import PortsRig, ports_rig
+from ports_rig import PATIENCE_S, PortsRig, ports_rig
+from torpor.control.front import MAX_HEAD
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 SMUGGLED = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -151,3 +153,37 @@ async def test_a_server_that_breaks_off_before_its_answer_is_a_bad_gateway(ports
     async with serving(server) as port, ports.serves(port) as sandbox:
         answer = await ports.http.get("/", headers=await ports.linked(sandbox))
     assert (answer.status_code, answer.json()["code"]) == (502, "bad_answer")
+
+
+@pytest.mark.parametrize("kind", ["one line", "many lines", "trailers"])
+async def test_a_head_without_end_is_refused_before_it_takes_much_room(ports: PortsRig, kind: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", ports.port)
+    writer.write(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n")
+    if kind == "trailers":
+        writer.write(b"transfer-encoding: chunked\r\n\r\n0\r\n")
+    more = b"a" * 8192 if kind == "one line" else b"x-a: " + b"a" * 8192 + b"\r\n"
+    writer.write(b"x-b: ")
+    sent = 0
+    async with asyncio.timeout(PATIENCE_S):
+        with suppress(ConnectionError):
+            while sent < 64 * 1024 * 1024:
+                writer.write(more)
+                await writer.drain()
+                sent += len(more)
+    writer.transport.abort()
+    assert MAX_HEAD <= sent < 16 * 1024 * 1024  # what the sockets between hold counts, too
+
+
+async def test_a_head_that_is_long_but_ends_is_served(ports: PortsRig) -> None:
+    long = f"x-long: {'a' * (MAX_HEAD - 4096)}"
+    answer = await ports.raw(f"GET /healthz HTTP/1.1\r\nhost: localhost\r\n{long}\r\nconnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_what_follows_a_body_is_no_header(ports: PortsRig) -> None:
+    async with answering(OK) as (port, came), ports.serves(port) as sandbox:
+        own = f"host: {ports.by_host(sandbox)}\r\nx-torpor-token: {await ports.token(sandbox)}\r\nconnection: close"
+        body = "2\r\nab\r\n0\r\nx-trailing: 1\r\ncontent-length: 5\r\n\r\n"
+        answer = await ports.raw(f"POST / HTTP/1.1\r\n{own}\r\ntransfer-encoding: chunked\r\n\r\n{body}".encode())
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"x-trailing" not in came[0]

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from guests import open_files
 from torpor.storage.volume import use_volume
 
 
 def processes_of(home: Path) -> list[str]:
-    """Return the command lines that name something in a data directory, servers left out."""
+    """Return the command lines of the processes that name something in a data directory, or, of VMMs, have something
+    of it open; servers and the guards of jails left out.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                argv = (entry / "cmdline").read_bytes().split(b"\0")
+                argv, name = (entry / "cmdline").read_bytes().split(b"\0"), (entry / "comm").read_text().strip()
             except OSError:
                 continue
-            if any(f"{home}/".encode() in word for word in argv):
+            named = name != "bwrap" and any(f"{home}/".encode() in word for word in argv)
+            if named or (
+                name.startswith("qemu-system") and any(f"{home}/" in file for file in open_files(int(entry.name)))
+            ):
                 found.append(b" ".join(argv).decode(errors="replace"))
     return found
 

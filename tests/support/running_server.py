@@ -74,13 +74,14 @@ def home_sharing_templates(
 ) -> Path:
     """Make a data directory with the images and a copy of the named templates of another, and return it."""
     home.mkdir(mode=0o700)
-    (home / "images").symlink_to(template_home / "images")
+    for shared in ("images", "jail"):
+        (home / shared).symlink_to(template_home / shared)
     if (template_home / ACCELERATOR).exists():
         shutil.copy(template_home / ACCELERATOR, home)
     with use_volume(home, config) as layout:
         for part in [part for name in names for part in (template_home / "templates" / name).iterdir()]:
             target = layout.templates / part.parent.name / part.name
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(mode=0o700, exist_ok=True)
             clone(part, target)
             shutil.copystat(part, target)
     return home

@@ -94,11 +94,16 @@ def test_below_a_volume_the_disk_gets_nearly_full_and_guests_stand_still_before_
 ) -> None:
     with confined.client(retry=Retry(attempts=1)) as client, Sandbox.create(client=client, ttl_seconds=600) as sandbox:
         written: list[str] = []
-        write = (
-            "for i in $(seq 60); do dd if=/dev/urandom of=/root/$i bs=1M count=4 && sync; done 2>/dev/null; echo done"
-        )
-        writing = threading.Thread(target=lambda: written.append(sandbox.exec(write, timeout_seconds=300).stdout))
+        begun = threading.Event()
+        one = "dd if=/dev/urandom of=/root/$i bs=1M count=4 2>/dev/null && sync"
+        write = f"echo begun; for i in $(seq 60); do {one}; done; echo done"
+
+        def run() -> None:
+            written.append(sandbox.exec(write, timeout_seconds=300, on_stdout=lambda _: begun.set()).stdout)
+
+        writing = threading.Thread(target=run)
         writing.start()
+        assert begun.wait(60)
         filler = fill(confined.home, 200 * MIB)
         wait_stopped(client, [sandbox.id])
         with pytest.raises(Unavailable, match="nearly full"):
@@ -111,7 +116,7 @@ def test_below_a_volume_the_disk_gets_nearly_full_and_guests_stand_still_before_
         filler.unlink()
         wait_stopped(client, [])
         writing.join(120)
-        assert written == ["done\n"]
+        assert written == ["begun\ndone\n"]
         sandbox.exec("sync && sha256sum /root/[0-9]* > /root/sums", check=True)
         slept = sandbox.hibernate().last_snapshot_id
         assert slept is not None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from running_server import RunningServer, home_sharing_templates, serving
 from torpor import Client, Process, Sandbox
 from torpor.network import netns
 from torpor.network.addresses import SPECIAL
+from torpor.network.config import NetworkConfig
 from torpor.network.slots import digest_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give sandboxes a network")
@@ -27,6 +29,8 @@ PUBLIC, OTHER = "20.0.0.1", "20.0.0.2"
 # One address of each range that is not public, and those that clouds tell secrets at.
 NOT_PUBLIC = sorted({*(str(network[7]) for network in SPECIAL), "169.254.169.254", "192.168.1.1", "255.255.255.255"})
 HOST_PORT = 9090
+READY = NetworkConfig().ready
+ROUNDS = int(os.environ.get("TORPOR_TEST_ROUNDS", "50"))
 
 # Tries to reach every target given, by TCP and by UDP, and tells what came back.
 TRY = """
@@ -162,6 +166,14 @@ class Talk:
         return self.next_line()
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Return when something holds; fail if it does not in time."""
+    give_up = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
 def host_targets(server: RunningServer) -> list[str]:
     """Return every address that the host has, slots' included, with the ports of a service of its own and the API."""
     links = json.loads(run("ip", "-j", "-4", "address", "show"))
@@ -274,3 +286,57 @@ for line in sys.stdin:
         assert reached(sandbox, f"20.0.8.1:{PORT}", "10.113.111.1:53") == set()
         sandbox.set_network("internet")
         assert reached(sandbox, f"{OTHER}:{PORT}") == {f"{OTHER}:{PORT}"}
+
+
+def test_a_sandbox_keeps_its_network_when_its_server_is_killed_and_has_names_again_with_the_next(
+    world: World, template_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORPOR_NETWORK", "auto")
+    monkeypatch.setenv("TORPOR_DNS", NAME_SERVER)
+    home = home_sharing_templates(template_home, tmp_path / "home")
+    loop = f"""
+import socket, time
+while True:
+    try:
+        socket.create_connection(("{OTHER}", {PORT}), 2).close()
+    except OSError:
+        pass
+    time.sleep(0.2)
+"""
+    with serving(home) as running, running.client() as client:
+        sandbox = Sandbox.create(client=client, ttl_seconds=3600, network=["allowed.example.com", f"{OTHER}/32"])
+        assert reached(sandbox, f"allowed.example.com:{PORT}") == {f"allowed.example.com:{PORT}"}
+        sandbox.start(["python3", "-c", loop])
+        (held,) = [name for name in slots_of(running) if "LOWER_UP" in run("ip", "-n", name, "link", "show", "tap0")]
+        running.kill()
+    world.seen.clear()
+    wait_until(lambda: OTHER in world.destinations())  # without any server
+    with serving(home) as running, running.client() as client:
+        wait_until(lambda: held in slots_of(running) and len(slots_of(running)) == 3)
+        sandbox = Sandbox.connect(sandbox.id, client=client)
+        targets = [f"allowed.example.com:{PORT}", f"{OTHER}:{PORT}", f"20.0.7.7:{PORT}", f"192.168.1.1:{PORT}"]
+        assert reached(sandbox, *targets) == set(targets[:2])
+        sandbox.delete()
+        wait_until(lambda: held not in slots_of(running))
+
+
+def test_rounds_of_creates_and_deletes_leave_slots_links_and_rules_as_they_were(
+    connected: Client, network_server: RunningServer
+) -> None:
+    def there() -> tuple[int, int, str]:
+        return (
+            len(slots_of(network_server)),
+            len(json.loads(run("ip", "-j", "link", "show"))),
+            run("nft", "list", "tables"),
+        )
+
+    def one_round() -> None:
+        with Sandbox.create(client=connected, ttl_seconds=600) as sandbox:
+            sandbox.set_network("none")
+
+    one_round()
+    wait_until(lambda: there()[0] == READY + 1)  # those made ahead, and that of the spare
+    before = there()
+    for _ in range(ROUNDS):
+        one_round()
+    wait_until(lambda: there() == before)

@@ -37,7 +37,8 @@ def serve(sock):
 
 def echo(file, key):
     accept = b2a_base64(sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()).strip()
-    file.write(b"HTTP/1.1 101 OK\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n" % accept)
+    file.write(b"HTTP/1.1 101 OK\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
+    file.write(b"Sec-WebSocket-Accept: %s\r\n\r\n" % accept)
     file.flush()
     while len(begin := file.read(2)) == 2:
         size = begin[1] & 127

@@ -16,7 +16,7 @@ from scripted_server import SNAPSHOT, VIEW, Script, answer
 BOX, SNP = str(VIEW["id"]), str(SNAPSHOT["id"])
 CANARY = "canary-value"
 SHOWN = answer(VIEW)
-NAMED = VIEW | {"secret_names": ["A", "B"], "network": {"allow": ["pypi.org"]}, "guest_ip": "198.51.100.2"}
+NAMED = VIEW | {"secret_names": ["A", "B"], "network": {"allow": ["code.example.com"]}, "guest_ip": "198.51.100.2"}
 FORKED = {"sandbox": VIEW, "children": [VIEW], "parent_id": BOX, "snapshot_id": SNP, "at": VIEW["created_at"]}
 
 
@@ -92,8 +92,11 @@ def test_no_secrets_and_some_exclude_each_other(torpor: Torpor) -> None:
     [
         ([], None),
         (["--network", "none"], "none"),
-        (["--network", "allow:pypi.org, *.example.org"], {"allow": ["pypi.org", "*.example.org"]}),
-        (["--allow", "pypi.org", "--allow", "198.51.100.0/24"], {"allow": ["pypi.org", "198.51.100.0/24"]}),
+        (["--network", "allow:code.example.com, *.example.org"], {"allow": ["code.example.com", "*.example.org"]}),
+        (
+            ["--allow", "code.example.com", "--allow", "198.51.100.0/24"],
+            {"allow": ["code.example.com", "198.51.100.0/24"]},
+        ),
     ],
 )
 def test_what_a_new_sandbox_may_reach_is_said_in_words(torpor: Torpor, words: list[str], network: object) -> None:
@@ -104,25 +107,25 @@ def test_what_a_new_sandbox_may_reach_is_said_in_words(torpor: Torpor, words: li
 
 
 def test_two_ways_to_say_it_exclude_each_other(torpor: Torpor) -> None:
-    code, _, err, script = torpor(["create", "--network", "none", "--allow", "pypi.org"])
+    code, _, err, script = torpor(["create", "--network", "none", "--allow", "code.example.com"])
     assert (code != 0, script.received) == (True, [])
     assert "--allow" in err
 
 
 def test_show_tells_names_and_network(torpor: Torpor) -> None:
     _, out, _, _ = torpor(["show", BOX], answer(NAMED))
-    assert "only pypi.org" in out
+    assert "only code.example.com" in out
     assert "198.51.100.2" in out
     assert "A, B" in out
 
 
 def test_network_shows_and_sets(torpor: Torpor) -> None:
-    denied = {"reason": "policy", "count": 3, "destination": "198.51.100.9:443"}
-    state = answer({"network": {"allow": ["pypi.org"]}, "guest_ip": "198.51.100.2", "denied": [denied]})
+    denied = {"reason": "policy", "count": 3, "destination": "198.51.100.9 tcp/443"}
+    state = answer({"network": {"allow": ["code.example.com"]}, "guest_ip": "198.51.100.2", "denied": [denied]})
     code, out, _, script = torpor(["network", BOX], SHOWN, state)
     assert (code, asked(script)[1]) == (0, f"GET sandboxes/{BOX}/network")
-    assert "only pypi.org" in out
-    assert "198.51.100.9:443" in out
+    assert "only code.example.com" in out
+    assert "198.51.100.9 tcp/443" in out
     for words, network in (
         (["none"], "none"),
         (["allow:a.example"], {"allow": ["a.example"]}),
@@ -131,4 +134,4 @@ def test_network_shows_and_sets(torpor: Torpor) -> None:
         _, _, _, script = torpor(["network", BOX, *words], SHOWN, answer({"network": network}))
         assert (asked(script)[1], sent(script)) == (f"PATCH sandboxes/{BOX}/network", {"network": network})
     _, out, _, _ = torpor(["network", BOX, "--json"], SHOWN, state)
-    assert json.loads(out) == {"network": ["pypi.org"], "guest_ip": "198.51.100.2", "denied": [denied]}
+    assert json.loads(out) == {"network": ["code.example.com"], "guest_ip": "198.51.100.2", "denied": [denied]}

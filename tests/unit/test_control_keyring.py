@@ -125,3 +125,16 @@ async def test_uses_that_cannot_be_written_are_written_with_the_next(store: Slow
     store.is_full = False
     await keyring.aclose()
     assert (await store.keys(WorkspaceId("lab")))[0].last_used_at == clock.now()
+
+
+async def test_a_key_in_use_stays_known_when_its_use_is_written(store: Slow, clock: JumpClock) -> None:
+    keyring = Keyring(store, clock)
+    found = await keyring.find(digest_of(PLAIN))
+    assert found is not None
+    keyring.used(found)
+    await keyring.flush()
+    assert keyring.remembers(digest_of(PLAIN))
+    again = await keyring.find(digest_of(PLAIN))
+    assert again is not None
+    assert again.last_used_at == clock.now()
+    assert store.asked == 1

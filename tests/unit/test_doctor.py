@@ -18,10 +18,12 @@ from torpor.host import doctor
 from torpor.host.config import HostConfig
 from torpor.host.containment import ContainmentConfig
 from torpor.host.doctor_containment import look_at_cgroups, look_at_jail
+from torpor.host.doctor_network import look_at_network
 from torpor.host.sight import Finding, Sight
 from torpor.kit.files import can_reflink
 from torpor.kit.mounts import mounted_below
 from torpor.model.ids import TemplateName
+from torpor.network.config import network_from_environment
 from torpor.storage import loop
 from torpor.storage.frozen import MANIFEST
 from torpor.storage.layout import Layout
@@ -357,5 +359,26 @@ def test_settings_of_the_volume_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert HostConfig.from_environment(Path("home")).volume == VolumeConfig("off", 20)
 
 
-def test_the_network_is_described_as_it_is(sight: Sight) -> None:
-    assert "no network" in doctor.look_at_network(sight).says
+def test_the_network_is_described_with_what_it_lacks(sight: Sight) -> None:
+    assert "root" in look_at_network(sight).says
+    root = dataclasses.replace(sight, is_root=True)
+    assert "/dev/net/tun" in look_at_network(root).says
+    write(root, "dev/net/tun", "")
+    install(root, "ip")
+    install(root, "tc")
+    assert look_at_network(root).mend == "install conntrack nftables"
+    install(root, "nft")
+    install(root, "conntrack")
+    good = look_at_network(root)
+    assert good.verdict == "ok"
+    assert "switches that on" in good.says
+    write(root, "proc/sys/net/ipv4/ip_forward", "1\n")
+    assert "switches" not in look_at_network(root).says
+
+
+def test_a_network_that_is_off_or_set_wrongly_is_told(sight: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = dataclasses.replace(sight, is_root=True, network=network_from_environment)
+    monkeypatch.setenv("TORPOR_NETWORK", "off")
+    assert "TORPOR_NETWORK is off" in look_at_network(told).says
+    monkeypatch.setenv("TORPOR_NETWORK_MBIT", "much")
+    assert look_at_network(told).verdict == "bad"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from torpor.errors import Unsupported
-from torpor.kit.proc import run
+from torpor.kit.proc import ProgramFailed, run
 from torpor.vmm.driver import Disk, Hardware
 from torpor.vmm.qemu.argv import kvm, tcg
 from torpor.vmm.qemu.files import Files
 from torpor.vmm.qemu.jail import USERS, Bound, Cell, Jail, build, within
-from torpor.vmm.qemu.tree import gather
+from torpor.vmm.qemu.tree import gather, keep_only
 
 BASE = 1_700_000_000
 JAIL = Jail(Path("/data/jail/0123"), BASE)
@@ -162,7 +162,14 @@ async def test_what_a_program_needs_is_gathered_once_and_runs_from_there(tmp_pat
     assert await gather("sleep", tmp_path / "jail") == tree
     assert tree.stat().st_ino == made
     other = await gather("cat", tmp_path / "jail")
+    assert set((tmp_path / "jail").iterdir()) == {tree, other}
+    keep_only(other)
     assert list((tmp_path / "jail").iterdir()) == [other]
+
+
+async def test_what_is_gathered_are_copies_so_that_nobody_changes_the_system_s_files_by_them(tmp_path: Path) -> None:
+    tree = await gather("sleep", tmp_path / "jail")
+    assert {entry.stat().st_nlink for entry in tree.rglob("*") if entry.is_file()} == {1}
 
 
 async def test_a_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -196,3 +203,20 @@ async def test_in_its_cell_a_program_is_nobody_and_sees_nothing(tmp_path: Path) 
         "/dev:\nnull",
         "/usr:\nbin\nlib\nlib64\nshare\n",
     ]
+
+
+AS_SOMEBODY = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "--"]
+
+
+@AS_ROOT
+async def test_who_is_not_root_has_the_same_cell_without_any_right(tmp_path: Path) -> None:
+    try:
+        await run([*AS_SOMEBODY, "unshare", "--user", "--map-root-user", "true"])
+    except ProgramFailed:
+        pytest.skip("only root may make user namespaces here")
+    jail = Jail(Path("/usr"), None)  # which everybody may read
+    said = await run([*AS_SOMEBODY, *jail.argv(Cell(None, (), True), ["/usr/bin/setpriv", "--dump"], told=2, held=0)])
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in said.splitlines())}
+    assert (told["uid"], told["no_new_privs"]) == ("12345", "1")
+    names = ("Inheritable capabilities", "Ambient capabilities", "Capability bounding set")
+    assert {told[name] for name in names} == {"[none]"}

@@ -22,9 +22,9 @@ def test_another_word_is_refused(word: str) -> None:
 
 
 def test_networks_and_names_are_told_apart_and_normalised() -> None:
-    egress = egress_from(["PyPI.org", "198.51.100.7", "*.Example.ORG.", "203.0.113.0/24"])
-    assert egress == Egress(Mode.ALLOW, ("198.51.100.7/32", "203.0.113.0/24"), ("pypi.org", "*.example.org"))
-    assert egress.spoken() == ["198.51.100.7/32", "203.0.113.0/24", "pypi.org", "*.example.org"]
+    egress = egress_from(["Code.Example.com", "198.51.100.7", "*.Example.ORG.", "203.0.113.0/24"])
+    assert egress == Egress(Mode.ALLOW, ("198.51.100.7/32", "203.0.113.0/24"), ("code.example.com", "*.example.org"))
+    assert egress.spoken() == ["198.51.100.7/32", "203.0.113.0/24", "code.example.com", "*.example.org"]
 
 
 def test_no_network_lies_within_another_and_no_name_is_there_twice() -> None:
@@ -51,9 +51,9 @@ def test_everything_is_a_network_too_and_opens_what_is_public_of_it() -> None:
         ("198.51.100.0/255.0.255.0", "neither a host name nor an IPv4 network"),
         ("2001:db8::/32", "IPv6, which sandboxes do not have"),
         ("::1", "IPv6, which sandboxes do not have"),
-        ("pypi.org:443", "neither a host name nor an IPv4 network"),
-        ("pypi.org/simple", "neither a host name nor an IPv4 network"),
-        ("https://pypi.org", "is a URL"),
+        ("code.example.com:443", "neither a host name nor an IPv4 network"),
+        ("code.example.com/simple", "neither a host name nor an IPv4 network"),
+        ("https://code.example.com", "is a URL"),
         ("", "is no host name"),
         ("internet", "no host name with a domain"),
         ("*", "a star stands only at the beginning"),
@@ -74,7 +74,7 @@ def test_everything_is_a_network_too_and_opens_what_is_public_of_it() -> None:
 )
 def test_an_entry_that_means_nothing_is_refused_with_a_sentence(entry: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace(".", r"\.").replace("*", r"\*")):
-        egress_from(["pypi.org", entry])
+        egress_from(["code.example.com", entry])
 
 
 @pytest.mark.parametrize("network", [str(network) for network in UNREACHABLE] + ["10.1.2.3", "169.254.169.254"])

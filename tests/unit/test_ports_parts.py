@@ -170,3 +170,9 @@ def test_no_line_end_gets_through_in_a_header(name: bytes, value: bytes) -> None
     except InvalidRequest:
         return
     assert not set(name + value) & set(b"\r\n\0")
+
+
+def test_what_we_say_cannot_be_said_with_underscores() -> None:
+    given = [(b"x_forwarded_for", b"6.6.6.6"), (b"X_Torpor-Token", b"t"), (b"x_request_id", b"r"), (b"x_mine", b"1")]
+    passed = headers.to_server([(b"host", b"a"), *given], ASKER, hides_authorization=True)
+    assert [name for name, _ in passed if b"_" in name] == [b"x_mine"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ import pytest
 from torpor.errors import Unsupported
 from torpor.model.template import Fingerprint
 from torpor.vmm.bounded_log import CHUNK_BYTES, BoundedLog, read_log
-from torpor.vmm.driver import Disk, Hardware, Place
+from torpor.vmm.driver import Disk, Hardware, Nic, Place
 from torpor.vmm.qemu import probe
 from torpor.vmm.qemu.argv import Descriptors, kvm, qemu_argv, tcg
 from torpor.vmm.qemu.driver import QemuDriver, qemu_version
@@ -62,6 +63,21 @@ def test_a_machine_that_has_the_host_s_processor_is_told_by_its_name() -> None:
     assert driver.fingerprint == Fingerprint("qemu", "10.0.2", "kvm", f"host:{processor_name()}", "microvm")
     assert option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5)), "-cpu") == ["host"]
     assert QemuDriver(tcg(1), "10.0.2").fingerprint.cpu_model == tcg(1).cpu_model
+
+
+def test_a_network_card_is_the_same_device_with_a_tap_and_without() -> None:
+    hardware = dataclasses.replace(HARDWARE, nic=Nic("02:00:00:00:00:07"))
+    cards = []
+    for tap, behind in ((9, "tap,id=network,fd=9,vhost=off"), (None, "hubport,id=network,hubid=0")):
+        descriptors = Descriptors(3, 4, 5, 6, tap)
+        argv = qemu_argv("q", kvm(), hardware, Path("/m"), descriptors)
+        assert option(argv, "-netdev") == [behind]
+        assert list(descriptors) == [3, 4, 5, 6, *([] if tap is None else [tap])]
+        cards.append([each for each in option(argv, "-device") if "virtio-net" in each])
+    assert cards[0] == cards[1]
+    assert "mac=02:00:00:00:00:07" in cards[0][0]
+    assert "csum=off" in cards[0][0]
+    assert option(qemu_argv("q", kvm(), HARDWARE, Path("/m"), Descriptors(3, 4, 5, 6, 9)), "-netdev") == []
 
 
 def test_only_the_overlay_is_writable() -> None:

@@ -21,7 +21,7 @@ BOX, SNP = str(VIEW["id"]), str(SNAPSHOT["id"])
 CANARY = "canary-value"
 INFO = SandboxInfo.of(SandboxView.model_validate(VIEW))
 FORKED = {"sandbox": VIEW, "children": [VIEW], "parent_id": BOX, "snapshot_id": SNP, "at": VIEW["created_at"]}
-LIST = {"allow": ["pypi.org", "198.51.100.0/24"]}
+LIST = {"allow": ["code.example.com", "198.51.100.0/24"]}
 
 
 def body(script: Script, number: int = 0) -> Any:
@@ -30,7 +30,7 @@ def body(script: Script, number: int = 0) -> Any:
 
 def test_a_create_a_restore_and_a_fork_send_secrets_and_network() -> None:
     script = Script([answer(VIEW, 201), answer(VIEW, 201), answer(FORKED, 201), answer(FORKED, 201)])
-    secrets, network = {"TOKEN": CANARY, "EMPTY": ""}, ("pypi.org", "198.51.100.0/24")
+    secrets, network = {"TOKEN": CANARY, "EMPTY": ""}, ("code.example.com", "198.51.100.0/24")
     with script.client() as client:
         made = Sandbox.create(client=client, secrets=secrets, network=network)
         Sandbox.restore(SNP, client=client, secrets=secrets, network=network)
@@ -89,23 +89,23 @@ def test_no_order_shows_a_value() -> None:
 def test_a_sandbox_and_a_snapshot_show_names_and_network() -> None:
     view = SandboxView.model_validate(VIEW | {"network": LIST, "guest_ip": "198.51.100.2", "secret_names": ["A", "B"]})
     info = SandboxInfo.of(view)
-    assert (info.network, info.guest_ip) == (("pypi.org", "198.51.100.0/24"), "198.51.100.2")
+    assert (info.network, info.guest_ip) == (("code.example.com", "198.51.100.0/24"), "198.51.100.2")
     assert info.secret_names == ("A", "B")
     assert (INFO.network, INFO.guest_ip, INFO.secret_names) == ("none", None, ())
     with Script([]).client() as client:
         taken = Snapshot.of(SnapshotView.model_validate(SNAPSHOT | {"network": LIST, "secret_names": ["A"]}), client)
-    assert (taken.network, taken.secret_names) == (("pypi.org", "198.51.100.0/24"), ("A",))
+    assert (taken.network, taken.secret_names) == (("code.example.com", "198.51.100.0/24"), ("A",))
 
 
 def test_the_network_is_asked_for_and_set_and_the_sandbox_knows_it_afterwards() -> None:
-    denied = {"reason": "policy", "count": 2, "destination": "198.51.100.9:443"}
+    denied = {"reason": "policy", "count": 2, "destination": "198.51.100.9 tcp/443"}
     shown = {"network": "internet", "guest_ip": "198.51.100.2", "denied": [denied]}
     script = Script([answer(shown), answer({"network": LIST, "guest_ip": "198.51.100.2"})])
     with script.client() as client:
         box = Sandbox(client, INFO)
         assert box.network() == NetworkInfo("internet", "198.51.100.2", (Denied.model_validate(denied),))
-        told = box.set_network(["pypi.org", "198.51.100.0/24"])
-    assert told == NetworkInfo(("pypi.org", "198.51.100.0/24"), "198.51.100.2")
+        told = box.set_network(["code.example.com", "198.51.100.0/24"])
+    assert told == NetworkInfo(("code.example.com", "198.51.100.0/24"), "198.51.100.2")
     assert (box.info.network, box.info.guest_ip) == (told.network, told.guest_ip)
     asked = [(one.method, one.path) for one in script.received]
     assert asked == [("GET", f"/v1/sandboxes/{BOX}/network"), ("PATCH", f"/v1/sandboxes/{BOX}/network")]

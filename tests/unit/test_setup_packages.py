@@ -8,7 +8,9 @@ import pytest
 
 import packages
 from torpor.host import doctor
+from torpor.network import programs
 from torpor.storage import loop
+from torpor.vmm.qemu import jail
 from torpor.vmm.qemu.driver import PROGRAM
 
 
@@ -51,4 +53,5 @@ def test_a_missing_program_is_named_with_its_package(tmp_path: Path, monkeypatch
 
 
 def test_the_doctor_looks_at_every_program_that_is_installed_for_running() -> None:
-    assert set(packages.PROGRAMS) - {"git"} <= {PROGRAM, *doctor.PROGRAMS, *loop.PROGRAMS}
+    looked_for = {PROGRAM, jail.PROGRAM, *doctor.PROGRAMS, *loop.PROGRAMS, *programs.PACKAGES}
+    assert set(packages.PROGRAMS) - {"git"} <= looked_for

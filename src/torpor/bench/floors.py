@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from torpor.bench.figures import Figure, Floor, Series
+from torpor.bench.figures import Figure, Floor
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig
 from torpor.host.hardware import hardware_of
@@ -21,7 +21,7 @@ from torpor.storage.frozen import DISK, MEMORY, STATE
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
 from torpor.storage.templates import Templates
-from torpor.vmm.driver import Place, Saved
+from torpor.vmm.driver import Driver, Place, Saved
 
 MIB = 1024 * 1024
 _STARTS = 20
@@ -54,19 +54,25 @@ class Floors:
         return Floor("VMM alone", tuple(asyncio.run(self._starts())))
 
     async def _starts(self) -> list[float]:
-        taken = Series()
-        driver = await DriverChoice(HostConfig.from_environment(self._layout.home), self._layout)()
+        driver = await self.driver(HostConfig.from_environment(self._layout.home))
+        return [await self.start(driver) for _ in range(_STARTS)]
+
+    async def driver(self, config: HostConfig) -> Driver:
+        """Return the driver of a host agent that is configured so, on this data directory."""
+        return await DriverChoice(config, self._layout)()
+
+    async def start(self, driver: Driver) -> float:
+        """Have a VMM load the template's guest and end, and return the milliseconds until it was loaded."""
         template = Templates(self._layout).open(self._template)
-        for _ in range(_STARTS):
-            with _scratch(self._layout) as folder:
-                clone(template.folder / DISK, folder / DISK)
-                hardware = hardware_of(Images(self._layout), template.template, folder / DISK)
-                saved = Saved(template.folder / MEMORY, template.folder / STATE)
-                started = time.perf_counter()
-                machine = await driver.load(Place("bench", folder), hardware, saved)
-                taken.append((time.perf_counter() - started) * 1000)
-                await machine.aclose()
-        return taken
+        with _scratch(self._layout) as folder:
+            clone(template.folder / DISK, folder / DISK)
+            hardware = hardware_of(Images(self._layout), template.template, folder / DISK)
+            saved = Saved(template.folder / MEMORY, template.folder / STATE)
+            started = time.perf_counter()
+            machine = await driver.load(Place("bench", folder), hardware, saved)
+            taken = (time.perf_counter() - started) * 1000
+            await machine.aclose()
+            return taken
 
     def figures(self, rounds: int) -> Iterator[Figure]:
         """Measure the floors for themselves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from torpor.bench import copies, freezes, lasting, life, neighbours, transfers
+from torpor.bench import copies, freezes, jail, lasting, life, neighbours, slots, transfers
 from torpor.bench.figures import Figure
 from torpor.bench.subject import Subject
 from torpor.errors import InvalidRequest
@@ -32,7 +32,9 @@ def _floors(subject: Subject, rounds: int) -> Iterator[Figure]:
 MEASURES: Mapping[str, Measure] = {
     "server": Measure("memory of the idle server", transfers.idle, 1, 1, local=True),
     "floors": Measure("bare VMM start, plain writes", _floors, 10, 3, local=True),
+    "jail": Measure("VMM start with its jail and limits, and without", jail.jail, 40, 10, local=True),
     "create": Measure("create, first command, delete", life.create, 100, 10),
+    "slots": Measure("network slots, opened and made", slots.slots, 50, 10, local=True),
     "exec": Measure("one command after another", life.warm_exec, 200, 30),
     "hibernate": Measure("hibernate, by what was written", freezes.hibernate, 10, 3),
     "wake": Measure("wake, and the first command", life.wake, 30, 5),

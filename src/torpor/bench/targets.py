@@ -10,6 +10,8 @@ from torpor.bench.figures import Figure, Target
 # the figure has it.
 TARGETS: Mapping[str, tuple[Target, ...]] = {
     "server-idle": (Target("most", 120),),
+    "jail-cost": (Target("p50", 25),),
+    "slot-open": (Target("p50", 5),),
     "create": (Target("p50", 130), Target("p99", 250)),
     "exec": (Target("p50", 20),),
     "hibernate-fixed": (Target("p50", 60),),

@@ -31,7 +31,7 @@ Allowed = Annotated[
     typer.Option(
         "--allow",
         metavar="HOST",
-        help="Let it reach this and nothing else: pypi.org, '*.example.org', 198.51.100.0/24. Can be repeated.",
+        help="Let it reach this and nothing else: code.example.com, '*.example.org', 198.51.100.0/24. Can be repeated.",
     ),
 ]
 
@@ -63,7 +63,7 @@ def network(
 ) -> None:
     """Show what a sandbox may reach and what it could not, or set it. A sandbox that hibernates is not woken.
 
-    Example: `torpor network sbx-4kd9m2x7p0c5w8zt --allow pypi.org --allow '*.pythonhosted.org'`
+    Example: `torpor network sbx-4kd9m2x7p0c5w8zt --allow code.example.com --allow '*.files.example.com'`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

@@ -86,6 +86,7 @@ def start(home: Path, listening: Sequence[str]) -> str:
     log = home / LOG_FILE
     # The pipe ends without a word when the server ends without having listened: no clock is needed.
     ready, told = os.pipe()
+    log.touch(mode=0o600)
     with open(ready) as answer, log.open("ab") as sink:
         begin = sink.tell()
         try:

@@ -6,17 +6,21 @@ from typing import Any
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
 
 from torpor.control.proxy.websockets import MAX_MESSAGE
 from torpor.wire.memory import App, Message
+
+# So much may come of a request, and a little more, before it gets any further: its head, or what follows its body.
+MAX_HEAD = 64 * 1024
 
 
 def front(app: App, **more: Any) -> uvicorn.Config:
     """Return the configuration of a server for an application, with `more` of uvicorn's own settings."""
     return uvicorn.Config(
         _Quietly(app),
-        http="httptools",
+        http=_BoundedHead,
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE,
         # What is passed on between a client and a server in a sandbox would be compressed on one side only.
@@ -29,6 +33,48 @@ def front(app: App, **more: Any) -> uvicorn.Config:
         proxy_headers=False,
         **more,
     )
+
+
+class _BoundedHead(HttpToolsProtocol):
+    """Refuses a request whose head has no end, which uvicorn would keep whole, from whoever asks.
+
+    Trailers are dropped: uvicorn would add them to the headers, which have been looked at by then.
+    """
+
+    _in_head = False
+    _progressed = False
+    _since_progress = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._progressed = False
+        super().data_received(data)
+        self._since_progress = 0 if self._progressed else self._since_progress + len(data)
+        if self._since_progress <= MAX_HEAD or self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.send_400_response(f"The head of a request has at most {MAX_HEAD} bytes.")
+        else:  # an answer is under way on this connection
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._in_head = self._progressed = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._progressed = False, True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progressed = True
+        super().on_message_complete()
 
 
 class _Quietly:

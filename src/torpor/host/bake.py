@@ -21,7 +21,7 @@ from torpor.host.flow.boot import boot_and_freeze
 from torpor.host.lock import locked
 from torpor.host.record import BASE
 from torpor.host.views import template_view
-from torpor.kit.files import sweep
+from torpor.kit.files import DRAFT_PREFIX, sweep
 from torpor.model.ids import TemplateName
 from torpor.model.template import BAKE_FORMAT, RECIPES, Recipe, Template
 from torpor.network.addresses import COMMAND_LINE_WORD, GUEST_MAC
@@ -36,6 +36,7 @@ from torpor.storage.templates import Templates
 from torpor.storage.volume import ensure_room, use_volume
 from torpor.vmm.driver import Driver
 from torpor.vmm.qemu.probe import MARK
+from torpor.vmm.qemu.survivors import QemuSurvivors
 from torpor.wire.public import TemplateView
 
 _log = structlog.get_logger(__name__)
@@ -83,10 +84,20 @@ async def build_template(home: Path, name: str, *, force: bool = False, report: 
         use_volume(home, volume_from_environment()) as layout,
         locked(layout.bake_lock, what="the folder of templates"),
     ):
+        await _end_left(layout)
         for folder in (layout.images, layout.templates):
             sweep(folder)  # what an earlier bake left that was killed
         work = _Bake(layout, recipe, force, report)
         return template_view(await work.run())
+
+
+async def _end_left(layout: Layout) -> None:
+    """End the machines of bakes that were killed: their own end comes with their bake's, but for its first moments."""
+    survivors = QemuSurvivors()
+    for draft in layout.templates.glob(f"{DRAFT_PREFIX}*"):
+        for process in await asyncio.to_thread(survivors.below, draft):
+            _log.warning("ending the machine of a bake that was killed", pid=process.pid)
+            await survivors.end(process)
 
 
 def images_in_use(layout: Layout) -> set[str]:

@@ -17,6 +17,7 @@ from torpor.host.containment import contain
 from torpor.storage.layout import Layout
 from torpor.vmm.driver import Driver
 from torpor.vmm.qemu.driver import PROGRAM, QemuDriver, qemu_version
+from torpor.vmm.qemu.jail import Jail
 from torpor.vmm.qemu.probe import Verdict, accelerator_of, decide
 
 # Returns the driver of this host's machines, always the same; raises Unsupported or NotFound if there can be none.
@@ -26,12 +27,15 @@ _log = structlog.get_logger(__name__)
 
 
 class DriverChoice:
-    """Chooses QEMU with KVM or emulation, and then always answers with the same driver."""
+    """Chooses QEMU with KVM or emulation, and then always answers with the same driver. `jail`: its jail, once there is
+    one.
+    """
 
     def __init__(self, config: HostConfig, layout: Layout) -> None:
         self._config, self._layout = config, layout
         self._lock = asyncio.Lock()
         self._driver: QemuDriver | None = None
+        self.jail: Jail | None = None
 
     async def __call__(self) -> Driver:
         """Return the driver.
@@ -44,8 +48,9 @@ class DriverChoice:
                 contained = await contain(self._config.containment, self._layout, PROGRAM)
                 verdict = await self._decide(version)
                 _log.info("machines are run by QEMU", accelerator=verdict.accelerator, why=verdict.why, version=version)
-                jail, groups = contained.walls.jail, contained.groups
-                self._driver = QemuDriver(accelerator_of(verdict), version, jail=jail, groups=groups)
+                self.jail = contained.walls.jail
+                accelerator = accelerator_of(verdict)
+                self._driver = QemuDriver(accelerator, version, jail=self.jail, groups=contained.groups)
             return self._driver
 
     async def _decide(self, version: str) -> Verdict:

@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 # The kernel has 2^32 users, of which programs that count with a sign know the lower half.
 _LAST_USER = (1 << 31) - 1
-_HEAVIEST = 10_000
+_HEAVIEST, _USUAL = 10_000, 100
 # What a machine needs limited to hurt none but itself.
 _LIMITED = {"cpu": "processors", "memory": "memory", "pids": "processes"}
 _UNLIMITED = "a machine can take all of this host's processors and memory"
@@ -29,14 +29,19 @@ _UNLIMITED = "a machine can take all of this host's processors and memory"
 @dataclass(frozen=True, slots=True)
 class ContainmentConfig:
     """`jail` and `cgroups`: "auto" or "off". `uid_base`: the group of all machines, above which their users are, 2^20
-    of them. `cpu_weight`: what all machines together weigh against each process outside of them, and against the
-    server, when processors are short: 1 to 10000, where 100 is what a process weighs.
+    of them. `cpu_weight`: what all machines together weigh when processors are short, 1 to 10000, where a process
+    outside of them weighs 100 (None: as much as one such process for each processor).
     """
 
     jail: str = "auto"
     cgroups: str = "auto"
     uid_base: int = 1_700_000_000
-    cpu_weight: int = 25
+    cpu_weight: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """What all machines together weigh."""
+        return self.cpu_weight or min(_HEAVIEST, _USUAL * (os.cpu_count() or 1))
 
     @classmethod
     def from_environment(cls) -> ContainmentConfig:
@@ -45,7 +50,7 @@ class ContainmentConfig:
         base = positive("TORPOR_UID_BASE", usual.uid_base)
         if base + USERS > _LAST_USER:
             raise InvalidRequest(f"TORPOR_UID_BASE is {base}; it is a number from 1 to {_LAST_USER - USERS}")
-        weight = positive("TORPOR_CPU_WEIGHT", usual.cpu_weight)
+        weight = positive("TORPOR_CPU_WEIGHT", usual.weight)
         if weight > _HEAVIEST:
             raise InvalidRequest(f"TORPOR_CPU_WEIGHT is {weight}; it is a number from 1 to {_HEAVIEST}")
         return cls(_auto_or_off("TORPOR_JAIL"), _auto_or_off("TORPOR_CGROUPS"), base, weight)
@@ -94,7 +99,7 @@ def find_groups(config: ContainmentConfig, home: Path, root: Path = Path("/")) -
     if config.cgroups == "off":
         return None, f"no limits, as TORPOR_CGROUPS is off: {_UNLIMITED}"
     name = f"{PREFIX}{hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]}"
-    groups = Groups(name, _trees(root), config.cpu_weight)
+    groups = Groups(name, _trees(root), config.weight)
     if not groups.controllers:
         return None, f"no limits, as no control groups can be made here: {_UNLIMITED}"
     can = ", ".join(said for name, said in _LIMITED.items() if name in groups.controllers) or "nothing"

@@ -19,8 +19,10 @@ from torpor.host.choice import verdict_file
 from torpor.host.config import volume_from_environment
 from torpor.host.containment import ContainmentConfig
 from torpor.host.doctor_containment import look_at_cgroups, look_at_jail
+from torpor.host.doctor_network import look_at_network
 from torpor.host.sight import Finding, Sight
 from torpor.model.ids import TemplateName
+from torpor.network.config import network_from_environment
 from torpor.storage.layout import Layout
 from torpor.storage.room import GIB, MIB, free_and_total
 from torpor.storage.snapshots import Snapshots
@@ -55,6 +57,7 @@ def examine(home: Path) -> list[Finding]:
         is_root=os.geteuid() == 0,
         volume=volume_from_environment,
         containment=ContainmentConfig.from_environment,
+        network=network_from_environment,
     )
     return findings(sight, CHECKS)
 
@@ -240,16 +243,6 @@ def look_at_rights(sight: Sight) -> Finding:
         "warn",
         "not root: sandboxes run, but baking a template needs root here",
         "bake once as root with the same TORPOR_HOME, or run Torpor as root",
-    )
-
-
-def look_at_network(_: Sight) -> Finding:
-    """What network guests get."""
-    return Finding(
-        "network",
-        "warn",
-        "sandboxes have no network in this release: only loopback inside the guest",
-        "upload what a sandbox needs",
     )
 
 

@@ -40,6 +40,7 @@ from torpor.storage.templates import Templates
 from torpor.storage.volume import use_volume
 from torpor.vmm.driver import Survivors
 from torpor.vmm.qemu.survivors import QemuSurvivors
+from torpor.vmm.qemu.tree import keep_only
 
 _log = structlog.get_logger(__name__)
 
@@ -83,6 +84,8 @@ async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors
     choose = DriverChoice(config, layout)
     with suppress(NotFound):  # no template yet, so no kernel to probe with: decided at the first create
         await choose()
+    if choose.jail is not None:  # nobody else starts machines from what an earlier QEMU needed
+        keep_only(choose.jail.tree)
     connect_guest = partial(connect, timeout_s=config.guest_timeout_s)
     preparer = Preparer(layout, Images(layout), choose, connect_guest, network)
     admission = Admission(live, limits_for(config.capacity, layout))

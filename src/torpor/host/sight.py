@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from torpor.host.containment import ContainmentConfig
+from torpor.network.config import NetworkConfig
 from torpor.storage.volume import VolumeConfig
 
 Verdict = Literal["ok", "warn", "bad"]
@@ -32,7 +33,7 @@ class Finding:
 class Sight:
     """Where to look. `search_path` is a PATH; system folders that a user's PATH leaves out are searched too.
 
-    `volume` and `containment` return what is set about these, or raise InvalidRequest.
+    `volume`, `containment` and `network` return what is set about these, or raise InvalidRequest.
     """
 
     home: Path
@@ -41,6 +42,7 @@ class Sight:
     is_root: bool = False
     volume: Callable[[], VolumeConfig] = VolumeConfig
     containment: Callable[[], ContainmentConfig] = ContainmentConfig
+    network: Callable[[], NetworkConfig] = NetworkConfig
 
     def program(self, name: str) -> str | None:
         """Return where a program is, None if it is not installed."""

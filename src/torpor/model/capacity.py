@@ -8,8 +8,8 @@ from typing import Literal
 
 MIB, GIB = 1024**2, 1024**3
 
-# What a machine takes of its host's memory beyond its guest's: the VMM's own 25 MiB, up to 128 MiB of translations under
-# emulation, and some to spare for what the kernel keeps for it.
+# What a machine takes of its host's memory beyond its guest's: the VMM's own 25 MiB, up to 128 MiB of translations
+# under emulation, and some to spare for what the kernel keeps for it.
 OVERHEAD_BYTES = 192 * MIB
 
 Resource = Literal["machines", "memory", "disk"]

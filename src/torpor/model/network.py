@@ -119,7 +119,7 @@ def _name(text: str) -> str:
     if not all(_LABEL.fullmatch(label) for label in labels) or len(whole) > _MAX_NAME:
         raise ValueError(f"{_shown(text)} is no host name: labels of 1 to 63 letters, digits and dashes, 253 in all")
     if len(labels) < 2 and not below:
-        raise ValueError(f"{_shown(text)} is no host name with a domain, such as pypi.org")
+        raise ValueError(f"{_shown(text)} is no host name with a domain, such as code.example.com")
     if labels[-1].isdecimal():
         raise ValueError(f"{_shown(text)} ends in a number, as no host name does")
     return whole

@@ -85,7 +85,7 @@ class Network(Protocol):
     async def take(self) -> Slot:
         """Return a new slot, with a closed gate and the policy `internet`; one that leads nowhere if there is trouble.
 
-        Raises RestoreFailed if none can be made.
+        Raises RestoreFailed if none can be made, NoCapacity if its range has no room for another one.
         """
 
     async def adopt(self, name: str, egress: Egress) -> Slot:

@@ -42,6 +42,7 @@ class KernelSlot:
         self._changing = asyncio.Lock()
         self._forwarder: Forwarder | None = None
         self._closed = False
+        self._used = False  # whether its gate was ever opened, so that there may be something to be kept
 
     def __repr__(self) -> str:
         return f"<KernelSlot {self.name} {self._egress.mode.value}>"
@@ -81,7 +82,8 @@ class KernelSlot:
         """Change the firewall. What names have brought stays, as far as they are allowed still."""
 
         def work() -> None:
-            pins = _still_allowed(nft_told("set", "inet", TABLE, PINNED), egress) if egress.names else ()
+            listed = nft_told("set", "inet", TABLE, PINNED) if egress.names and self._used else ()
+            pins = _still_allowed(listed, egress)
             nft(policy_rules(self._config, egress, new_judgement(), pins))
 
         try:
@@ -91,6 +93,7 @@ class KernelSlot:
 
     async def put_in_force_again(self) -> None:
         """Load the policy anew, whatever an earlier program had loaded. Raises Failed."""
+        self._used = True
         await shielded(self._put_in_force(self._egress))
 
     async def _pin(self, pins: list[Pin]) -> None:
@@ -102,6 +105,7 @@ class KernelSlot:
             await asyncio.to_thread(netns.within, self.name, lambda: nft(pin_rules(pins)))
 
     def open_gate(self) -> None:
+        self._used = True
         try:
             switch(self._sockets.control, TAP, "up")
         except OSError as error:

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from torpor.errors import Failed, RestoreFailed, TorporError
+from torpor.errors import Failed, NoCapacity, RestoreFailed, TorporError
 from torpor.kit.shielded import shielded, wait_ended
 from torpor.model.network import Egress
 from torpor.network import netns, outside, programs
@@ -128,6 +128,8 @@ class KernelNetwork:
             raise
         try:
             name, sockets = making.result()
+        except NoCapacity:
+            raise
         except (TorporError, OSError) as error:
             raise RestoreFailed(f"no place in the network could be made: {error}") from error
         return self._slot(name, sockets, Egress())

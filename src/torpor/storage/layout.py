@@ -32,8 +32,8 @@ from torpor.storage.room import RESERVE, VOLUME_RESERVE
 class Layout:
     """The data directory's folders. All are readable by their owner only, as memory images hold users' secrets.
 
-    `volume_limit`: with a volume, up to how many bytes it may grow. None: there is none, all is in `home`. `reserve`: so
-    many bytes of the disk that `home` is on stay free.
+    `volume_limit`: with a volume, up to how many bytes it may grow. None: there is none, all is in `home`. `reserve`:
+    so many bytes of the disk that `home` is on stay free.
     """
 
     home: Path

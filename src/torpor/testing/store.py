@@ -106,12 +106,12 @@ class MemoryStore(MemoryAccess):
         self._sandboxes[sandbox_id] = replace(sandbox, care=care)
         return self._sandboxes[sandbox_id]
 
-    async def set_network(self, sandbox_id: SandboxId, network: Egress) -> Sandbox | None:
+    async def set_network(self, sandbox_id: SandboxId, network: Egress, guest_ip: str | None) -> Sandbox | None:
         await asyncio.sleep(0)
         sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is None or sandbox.state in (State.DELETING, State.DELETED):
             return None
-        self._sandboxes[sandbox_id] = replace(sandbox, network=network)
+        self._sandboxes[sandbox_id] = replace(sandbox, network=network, guest_ip=guest_ip)
         return self._sandboxes[sandbox_id]
 
     async def page(self, listing: Listing) -> list[Sandbox]:

@@ -97,7 +97,11 @@ class NetworkChange(BaseModel):
 
 
 class DeniedView(BaseModel):
-    """Packets that were not let through: how many, for which `reason`, and where they were sent if that is known."""
+    """Packets, or questions for names, that were not let through: how many, and for which `reason`.
+
+    `destination` is where to, such as `198.51.100.7 tcp/443`, or the name; null where only the number is kept. A packet
+    counts once for its reason, and once more with its destination.
+    """
 
     reason: str
     count: int

@@ -16,6 +16,8 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # What is done inside a sandbox, and changes nothing of what the server keeps.
 _INSIDE = re.compile(r"/v1/sandboxes/\{id\}/(?:exec|processes|fs|proxy)(?:/|$)")
 _NO_ROUTE = "(no route)"
+# So much of a key as names it.
+_PREFIX = re.compile(rf"tpr_[A-Za-z0-9_-]{{0,{SHOWN_CHARACTERS - len('tpr_')}}}")
 
 
 class Audited:
@@ -129,6 +131,6 @@ def _ids_in(scope: Scope) -> list[str]:
     ]
     if is_template_name(name := str(found.get("name", ""))):
         ids.append(name)
-    if 0 < len(prefix := str(found.get("prefix", ""))) <= SHOWN_CHARACTERS:
+    if _PREFIX.fullmatch(prefix := str(found.get("prefix", ""))) is not None:
         ids.append(prefix)
     return ids

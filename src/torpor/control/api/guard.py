@@ -173,19 +173,18 @@ def _until_over(plane: Plane, scope: Scope, over: asyncio.Event | None, receive:
     if over is None:
         return receive
     expires_at = scope["state"]["caller"].expires_at
-    body_is_in = False
+    has_begun = False
     gone: Message = {"type": "http.disconnect"}
     if scope["type"] == "websocket":
         gone = {"type": "websocket.disconnect", "code": 1008}
 
     async def received() -> Message:
-        nonlocal body_is_in
-        if over.is_set():
+        nonlocal has_begun
+        # Also in the middle of a body: whoever never ends his would hear the answer for ever.
+        is_ended = has_begun and expires_at is not None and expires_at <= plane.clock.now()
+        if over.is_set() or is_ended:
             return gone
-        if not body_is_in:
-            message = await receive()
-            body_is_in = not message.get("more_body", False)
-            return message
+        has_begun = True
         sent = asyncio.ensure_future(receive())
         ends: list[asyncio.Task[Any]] = [asyncio.create_task(over.wait())]
         if expires_at is not None:

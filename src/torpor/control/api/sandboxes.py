@@ -109,5 +109,4 @@ async def show_network(plane: ThePlane, owned: TheSandbox) -> NetworkView:
 @router.patch("/{id}/network", responses=_CHANGING)
 async def set_network(plane: ThePlane, owned: TheSandbox, change: NetworkChange) -> NetworkView:
     """Set what a sandbox may reach. It is so at once; in a sleeping one, which is not woken, as soon as it wakes."""
-    await change_network(plane, owned, change.network)
-    return network_view(*await network_of(plane, owned))
+    return network_view(*await change_network(plane, owned, change.network))

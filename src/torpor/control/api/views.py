@@ -9,6 +9,7 @@ from typing import Any
 from torpor.control.service.reach import spoken
 from torpor.control.service.usage import Live, SandboxSpent, Spent
 from torpor.control.store.contract import Event, SnapshotRecord
+from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 from torpor.model.usage import Prices
 from torpor.wire import host
@@ -87,7 +88,9 @@ def snapshot_view(record: SnapshotRecord) -> SnapshotView:
 def network_view(sandbox: Sandbox, state: host.NetworkState) -> NetworkView:
     """Return what a sandbox may reach, and could not, as clients see it."""
     denied = [DeniedView(**one.model_dump()) for one in state.denied]
-    return NetworkView(network=spoken(sandbox.network), guest_ip=state.guest_ip or sandbox.guest_ip, denied=denied)
+    # One that sleeps has no address on its host now, and will have the one it had.
+    address = sandbox.guest_ip if sandbox.state is State.HIBERNATED else state.guest_ip
+    return NetworkView(network=spoken(sandbox.network), guest_ip=address, denied=denied)
 
 
 def process_view(sandbox_id: str, job: host.Job) -> ProcessView:

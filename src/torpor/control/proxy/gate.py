@@ -16,7 +16,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from torpor.control.access import AccessConfig
+from torpor.control.access import AccessConfig, host_named
 from torpor.control.api.problems import answer_for
 from torpor.control.proxy import headers, http, websockets
 from torpor.control.proxy.addresses import Address, Domain, address_in
@@ -65,7 +65,7 @@ class PortHosts:
         """Serve a request. Raises what there is to tell its client before the answer begins."""
         found = address_in(_raw_path(scope))
         host = _host(scope)
-        address = self._plane.ports.domain.address_at(host) if self.serves(_name_of(host)) else None
+        address = self._plane.ports.domain.address_at(host) if self.serves(host_named(host)) else None
         target = _raw_path(scope)
         if address is None:
             if found is None:
@@ -85,10 +85,13 @@ class PortHosts:
 class ByKey:
     """Serves `/v1/sandboxes/{id}/proxy/{port}/...` to whoever came with a key; the guard has seen to that."""
 
+    path = BY_PATH
+
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self  # by its path the audit log knows what was asked for
         state = scope["state"]
         try:
             found = address_in(_raw_path(scope))
@@ -96,9 +99,12 @@ class ByKey:
                 raise NotFound(f"there is nothing at {scope['path']}")
             address, target = found
             access = Access(Owned(state["workspace"], address.sandbox))
-            await _Request(self._plane, scope, address, target).serve(access, receive, send)
+            await _Request(self._plane, scope, address, target).serve(access, receive, _noting(scope, send))
         except TorporError as error:
-            if scope["type"] == "http" or state.get("begun"):
+            if state.get("begun"):  # it is left unfinished, and so broken off
+                _log.info("answer broken off", request_id=state["request_id"], error=error.message)
+                return
+            if scope["type"] == "http":
                 raise
             await answer_for(error, state["request_id"])(scope, receive, send)
 
@@ -111,7 +117,7 @@ class _Request:
         self._query: bytes = scope["query_string"]
         cleaned = headers.without_token(self._query)
         self._target = target + (b"?" + cleaned if cleaned else b"")
-        self._headers: Headers = scope["headers"]
+        self._headers: Headers = list(scope["headers"])
         headers.check_request(scope.get("method", "GET"), self._target, self._headers)
 
     async def opened_by_link(self) -> Access:
@@ -139,7 +145,15 @@ class _Request:
         """Tell whether cookies say anything: not by path, nor where a page of another site has sent them along."""
         if not self._address.by_host:
             return False
+        # Where a browser says it itself, a page that hides its origin is known for what it is, and so are pictures,
+        # scripts and the like, for which it names no origin, and which a page of a sister's host may ask for.
+        sites = headers.values_of(self._headers, b"sec-fetch-site")
+        if sites == [b"same-origin"]:
+            return True
         origins = headers.values_of(self._headers, b"origin")
+        is_visit = headers.values_of(self._headers, b"sec-fetch-dest") == [b"document"]
+        if not origins and sites not in ([], [b"none"]) and not is_visit:
+            origins = headers.values_of(self._headers, b"referer") or [b"null"]
         return all(_is_of_sandbox(origin, self._plane, self._address) for origin in origins)
 
     async def serve(self, access: Access, receive: Receive, send: Send) -> None:
@@ -233,13 +247,10 @@ def _host(scope: Scope) -> str:
     return named[0].decode("latin-1") if named else ""
 
 
-def _name_of(host: str) -> str:
-    return host.lower().rpartition(":")[0] or host.lower()
-
-
 def _is_of_sandbox(origin: bytes, plane: Plane, address: Address) -> bool:
-    """Tell whether an `Origin` is a server's of the same sandbox."""
-    _, found, host = origin.decode("latin-1").partition("://")
+    """Tell whether an `Origin`, or the page of a `Referer`, is a server's of the same sandbox."""
+    _, found, rest = origin.decode("latin-1").partition("://")
+    host = rest.partition("/")[0]
     if not found:
         return False
     try:

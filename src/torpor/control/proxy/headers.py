@@ -92,9 +92,11 @@ def to_server(headers: Headers, asker: Asker, *, hides_authorization: bool) -> H
     passed: Headers = []
     for name, value in headers:
         lower = name.lower()
-        if lower in hop or lower in _SET_BY_US or lower in _FRAMING or lower == TOKEN_HEADER:
+        # As a server reads it that hands headers on in variables, where a dash is an underscore.
+        meant = lower.replace(b"_", b"-")
+        if lower in hop or meant in _SET_BY_US or meant in _FRAMING or meant == TOKEN_HEADER:
             continue
-        if lower.startswith(_FORWARDED) or _is_ours(lower, value, hides_authorization):
+        if meant.startswith(_FORWARDED) or _is_ours(meant, value, hides_authorization):
             continue
         if lower == b"cookie":
             value = _without_our_cookies(value)  # noqa: PLW2901 - the one that is passed on

@@ -98,7 +98,7 @@ class _Line:
         )
         self._sending = asyncio.Lock()
         self._events: list[object] = []
-        self._parts: list[bytes] = []
+        self._held = bytearray()
         self._is_text = False
 
     async def open(self) -> Response:
@@ -166,11 +166,11 @@ class _Line:
             return None
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
-        self._parts.append(bytes(frame.data))
+        self._held += frame.data  # bounded by the protocol, and empty frames without end take nothing
         if not frame.fin:
             return None
-        whole = b"".join(self._parts)
-        self._parts.clear()
+        whole = bytes(self._held)
+        self._held.clear()
         if not self._is_text:
             return {"type": "websocket.send", "bytes": whole}
         try:

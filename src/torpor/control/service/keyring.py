@@ -8,7 +8,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -128,8 +128,10 @@ class Keyring:
         for key_id, at in used.items():
             if self._used.get(key_id) == at:
                 del self._used[key_id]
-        # So that what is remembered knows of it.
-        self._known.clear()
+        # What is remembered knows of it, and stays: see `Guard.caller`, which asks what is.
+        for digest, key in list(self._known.items()):
+            if key.id in used:
+                self._known[digest] = replace(key, last_used_at=used[key.id])
 
     async def aclose(self) -> None:
         """Write down when keys were used."""

@@ -230,8 +230,11 @@ class Store(AccessStore, Protocol):
     async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
         """Set the idle time and return the sandbox; return None, changing nothing, if it is deleting or deleted."""
 
-    async def set_network(self, sandbox_id: SandboxId, network: Egress) -> Sandbox | None:
-        """Set what it may reach and return the sandbox; return None, changing nothing, if it is deleting or deleted."""
+    async def set_network(self, sandbox_id: SandboxId, network: Egress, guest_ip: str | None) -> Sandbox | None:
+        """Set what it may reach, and its address, and return the sandbox.
+
+        Returns None, changing nothing, if it is deleting or deleted.
+        """
 
     async def page(self, listing: Listing) -> list[Sandbox]:
         """Return living sandboxes, the newest first (by time of creation, then id, both descending)."""

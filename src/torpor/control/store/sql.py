@@ -156,8 +156,8 @@ class SqlStore(SqlAccess):
         change = of_living_one(sandbox_id).values(idle_timeout_seconds=idle_timeout_seconds)
         return await self._write(lambda connection: _changed(connection, change))
 
-    async def set_network(self, sandbox_id: SandboxId, network: Egress) -> Sandbox | None:
-        change = of_living_one(sandbox_id).values(network=asdict(network))
+    async def set_network(self, sandbox_id: SandboxId, network: Egress, guest_ip: str | None) -> Sandbox | None:
+        change = of_living_one(sandbox_id).values(network=asdict(network), guest_ip=guest_ip)
         return await self._write(lambda connection: _changed(connection, change))
 
     async def page(self, listing: Listing) -> list[Sandbox]:

@@ -48,9 +48,7 @@ class Changes:
 _NO_CHANGES = Changes()
 
 
-async def rollback(
-    host: Host, sandbox: SandboxId, snapshot: SnapshotId, changes: Changes = _NO_CHANGES
-) -> Incarnation:
+async def rollback(host: Host, sandbox: SandboxId, snapshot: SnapshotId, changes: Changes = _NO_CHANGES) -> Incarnation:
     """Let a sandbox be again as it was in a snapshot: running, paused, asleep, dead or not here at all.
 
     What it was is ended only once the snapshot lives; on error it is as before. Raises NotFound, SnapshotCorrupt,

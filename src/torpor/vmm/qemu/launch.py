@@ -153,6 +153,8 @@ def _limit(pid: int, cell: Cell, group: Group | None) -> None:
     """Hold a process within its limits. Raises OSError, ProcessLookupError if it has ended."""
     if group is not None:
         group.add(pid)
+    if os.getpriority(os.PRIO_PROCESS, pid) < 0:  # what a server has that comes before its machines
+        os.setpriority(os.PRIO_PROCESS, pid, 0)
     for what, most in _RLIMITS.items():
         resource.prlimit(pid, what, (most, most))
     if cell.user is not None:

@@ -1,20 +1,20 @@
-"""The files that a QEMU in a jail sees: its program, its libraries, its firmware. Gathered once, and linked.
+"""The files that a QEMU in a jail sees: its program, its libraries, its firmware. Gathered once, as one folder.
 
-They are hard links where the data directory is on the system's own disk, so they take no room and share the system's
-memory, else copies. What is gathered is named by a digest of the files themselves, so an update of the system's QEMU,
-or of one of its libraries, makes another.
+They are copies, of some 60 MB: as links to the system's own files they would be changed with everything else when
+somebody changes the rights of a whole data directory. What is gathered is named by a digest of what the system's files
+are, so an update of QEMU, or of one of its libraries, makes another.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from torpor.errors import Failed, Unsupported
-from torpor.kit.files import aside, clone, remove_tree
+from torpor.kit.files import clone, draft_folder, remove_tree
 from torpor.kit.proc import ProgramFailed, ProgramMissing, run
 
 # What changes users, limits rights, and is left behind before QEMU begins.
@@ -24,14 +24,15 @@ _UNTOLD = "libgcc_s.so.1"
 # Firmware of the machine type that we use, and of the way in which its kernel is booted; at one of these places.
 _FIRMWARE = ("bios-microvm.bin", "linuxboot_dma.bin")
 _FIRMWARE_PLACES = (Path("/usr/share/seabios"), Path("/usr/share/qemu"))
+# How they are gathered: part of the name.
+_FORMAT = "copies"
 _LINKED = {"lib": "usr/lib", "lib64": "usr/lib64"}
 
 
 async def gather(program: str, folder: Path) -> Path:
     """Return a folder below `folder` that holds what `program` needs, as it would stand in `/usr`; made if need be.
 
-    Others below `folder` are removed, which does no harm to who runs from them. Raises Unsupported if a program is
-    missing, Failed.
+    Raises Unsupported if a program is missing, Failed.
     """
     programs = [_installed(name) for name in (program, ENTRY)]
     wanted = {Path(f"bin/{path.name}"): path for path in programs}
@@ -41,11 +42,15 @@ async def gather(program: str, folder: Path) -> Path:
     tree = folder / _digest(wanted)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not tree.is_dir():
-        _fill(tree, wanted)
-    for entry in folder.iterdir():
+        await asyncio.to_thread(_fill, tree, wanted)
+    return tree
+
+
+def keep_only(tree: Path) -> None:
+    """Remove what was gathered for others, which does no harm to machines that run from it already. Raises OSError."""
+    for entry in tree.parent.iterdir():
         if entry != tree:
             remove_tree(entry)
-    return tree
 
 
 def links() -> list[tuple[str, str]]:
@@ -86,7 +91,7 @@ def _below_usr(path: Path) -> Path:
 
 
 def _digest(wanted: dict[Path, Path]) -> str:
-    lines = []
+    lines = [_FORMAT]
     for name, path in sorted(wanted.items()):
         status = path.stat()
         lines.append(f"{name} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
@@ -95,21 +100,13 @@ def _digest(wanted: dict[Path, Path]) -> str:
 
 def _fill(tree: Path, wanted: dict[Path, Path]) -> None:
     try:
-        with aside(tree) as draft:
+        with draft_folder(tree) as draft:
             for name, path in wanted.items():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                _link(path.resolve(), draft / name)
+                clone(path.resolve(), draft / name)
+                (draft / name).chmod(0o555)
             for folder in (draft, *(entry for entry in draft.rglob("*") if entry.is_dir())):
                 folder.chmod(0o755)  # every machine looks into them
-            draft.rename(tree)
     except OSError as error:
         if not tree.is_dir():  # else somebody else was faster
             raise Failed(f"the files that QEMU needs could not be gathered: {error}") from error
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or not ours to link
-        clone(source, target)
-        target.chmod(0o755)
