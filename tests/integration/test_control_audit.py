@@ -129,6 +129,13 @@ async def test_what_was_refused_is_told_and_changed_nothing(
     assert SECRET not in str(entry)
 
 
+async def test_what_names_no_key_is_not_kept_in_the_place_of_one(rig: Rig) -> None:
+    for prefix in ("%1b%5d0%3bhello", "hello-all-of", "tpr_%1b%5b31m"):
+        assert (await rig.http.delete(f"/v1/me/tokens/{prefix}")).status_code == 404
+    assert (await rig.http.delete("/v1/me/tokens/tpr_none")).status_code == 404
+    assert [entry["targets"] for entry in await log(rig)] == [[], [], [], ["tpr_none"]]
+
+
 async def test_nothing_that_was_said_or_answered_is_in_it(tmp_path: Path) -> None:
     store = await open_store(tmp_path / "torpor.db")
     async with control_rig(store) as rig:

@@ -244,6 +244,28 @@ async def test_a_websocket_by_link_is_closed_when_the_link_expires(ports: PortsR
         assert line.close_code in (1006, 1008)
 
 
+@pytest.mark.parametrize("way", ["key", "link"])
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+async def test_a_websocket_is_closed_when_the_key_behind_it_ends(ports: PortsRig, ends: str, way: str) -> None:
+    async with server() as port, ports.serves(port) as sandbox:
+        made = await ports.rig.http.post("/v1/me/tokens", json={"label": "short", "expires_in_days": 1})
+        key = made.json()["token"]
+        headers = {"authorization": f"Bearer {key}"}
+        if way == "link":
+            path, long = f"/v1/sandboxes/{sandbox}/ports/{IN_GUEST}/link", {"expires_seconds": 10 * 86_400}
+            link = await ports.rig.http.post(path, json=long, headers=headers)
+            headers = {"x-torpor-token": link.json()["token"]}
+        async with opened(ports, sandbox, headers) as line:
+            await line.send("still")
+            assert await line.recv() == "still"
+            if ends == "revoked":
+                assert (await ports.rig.http.delete(f"/v1/me/tokens/{key[:12]}")).status_code == 204
+            else:
+                await ports.rig.clock.jump(86_400)
+            with pytest.raises(ConnectionClosed):
+                await asyncio.wait_for(line.recv(), PATIENCE_S)
+
+
 async def test_a_text_that_is_none_ends_the_websocket(ports: PortsRig) -> None:
     async def handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from websockets.server import ServerProtocol

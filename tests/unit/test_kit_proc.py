@@ -188,8 +188,10 @@ async def test_a_guarded_process_that_ends_by_itself_is_gone_with_its_code(tmp_p
     _, process = await guarded(tmp_path, "sleep 0.2 >/dev/null 2>&1 & echo $!; exec >/dev/null 2>&1; wait $!; exit 7")
     await process.gone.wait()
     assert process.code == 7
+    another = Child(["true"])
     with pytest.raises(ProcessLookupError):
-        Guarded(Child(["true"]), process.pid)
+        Guarded(another, process.pid)
+    await another.gone.wait()
 
 
 async def test_a_guard_that_is_killed_does_no_harm_and_nothing_is_left(tmp_path: Path) -> None:

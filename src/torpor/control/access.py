@@ -46,7 +46,8 @@ class AccessConfig:
         return cls(
             rate_per_second=rate,
             rate_burst=int(burst),
-            failures_per_minute=int(_number(environment, "TORPOR_AUTH_FAILURES_PER_MINUTE", 60.0)),
+            # Not to 0, which would be no limit at all.
+            failures_per_minute=math.ceil(_number(environment, "TORPOR_AUTH_FAILURES_PER_MINUTE", 60.0)),
             origins=frozenset(map(_origin, _words(environment, "TORPOR_CORS_ORIGINS"))),
             hosts=frozenset(map(_name, _words(environment, "TORPOR_ALLOWED_HOSTS"))),
         )

@@ -167,6 +167,8 @@ def open_sockets() -> Sockets:
         tcp = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for each in (udp, tcp):
+            # A program that is being started has those of an earlier time for a moment still.
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             each.setblocking(False)
             each.bind((str(GATEWAY.ip), _DNS_PORT))
         tcp.listen(_BACKLOG)

@@ -40,7 +40,7 @@ class LinkView(BaseModel):
     """
 
     port: int
-    url: str
-    path_url: str
+    url: str = Field(repr=False)
+    path_url: str = Field(repr=False)
     token: str = Field(repr=False)
     expires_at: datetime

@@ -163,9 +163,10 @@ class _Request:
             return
         _, link = access.link
         caller = await self._caller_of(access.owned, link)
+        end = link.expires_at if caller.expires_at is None else min(link.expires_at, caller.expires_at)
         with self._plane.keyring.holding(caller) as over:
             try:
-                await race(self._pass_on(access, receive, send), self._end_of(link.expires_at, over.wait()))
+                await race(self._pass_on(access, receive, send), self._end_of(end, over.wait()))
             except Overtaken:
                 raise not_valid() from None
 
