@@ -172,6 +172,13 @@ async def test_a_key_sees_and_revokes_none_of_another_workspace(rig: Rig) -> Non
     assert (await rig.http.delete(path, params={"workspace": "ours"})).status_code == 204
 
 
+async def test_a_member_does_not_revoke_an_admin_of_its_workspace(rig: Rig) -> None:
+    admin, member = await new_key(rig, "ops", role="admin"), await new_key(rig, "ops")
+    assert (await rig.http.delete(f"/v1/me/tokens/{admin[:12]}", headers=bearer(member))).status_code == 403
+    assert (await me(rig, admin)).status_code == 200
+    assert (await rig.http.delete(f"/v1/me/tokens/{member[:12]}", headers=bearer(admin))).status_code == 204
+
+
 async def test_a_key_never_outlives_the_key_that_made_it(rig: Rig) -> None:
     short = (await make(rig, expires_in_days=1)).json()
     assert (await make(rig, short["token"])).json()["expires_at"] == short["expires_at"]

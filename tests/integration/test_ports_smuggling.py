@@ -157,7 +157,7 @@ async def test_a_server_that_breaks_off_before_its_answer_is_a_bad_gateway(ports
 
 @pytest.mark.parametrize("kind", ["one line", "many lines", "trailers"])
 async def test_a_head_without_end_is_refused_before_it_takes_much_room(ports: PortsRig, kind: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", ports.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", ports.port)
     writer.write(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n")
     if kind == "trailers":
         writer.write(b"transfer-encoding: chunked\r\n\r\n0\r\n")

@@ -125,3 +125,8 @@ def test_an_origin_is_the_same_site_where_its_host_is_the_one_that_was_asked(
     origin: str, host: str, is_same: bool
 ) -> None:
     assert is_same_site(origin, host) is is_same
+
+
+def test_less_than_one_wrong_key_a_minute_is_not_any_number_of_them() -> None:
+    assert AccessConfig.from_environment({"TORPOR_AUTH_FAILURES_PER_MINUTE": "0.2"}).failures_per_minute == 1
+    assert AccessConfig.from_environment({"TORPOR_AUTH_FAILURES_PER_MINUTE": "0"}).failures_per_minute == 0

@@ -129,4 +129,6 @@ async def revoke_key(plane: Plane, caller: Caller, prefix: str, workspace: str |
         )
     if len(meant := living or found) > 1:
         raise Conflict(f"{len(meant)} keys begin with {prefix!r}", hint="give more of its characters")
+    if meant[0].role is Role.ADMIN and not caller.is_admin:
+        raise Forbidden("only an admin's key can revoke an admin's key")
     return await plane.keyring.revoke(meant[0].id) or meant[0]
