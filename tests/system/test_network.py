@@ -208,6 +208,7 @@ def test_a_guest_reaches_public_addresses_only_before_and_after_a_wake_and_in_a_
         Sandbox.create(client=connected, ttl_seconds=3600) as sandbox,
         Sandbox.create(client=connected, ttl_seconds=3600) as other,
     ):
+        assert sandbox.network().denied == ()  # coming to life is no offence
         check_isolated(sandbox, other, network_server, world)
         reasons = {each.reason for each in sandbox.network().denied}
         assert {"private", "host", "spoofed-address", "spoofed-mac", "spoofed-arp", "ipv6", "gateway"} <= reasons

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from torpor.errors import InvalidRequest
 from torpor.host.containment import ContainmentConfig, contain, find_groups, sweep_groups
@@ -70,7 +71,9 @@ def test_a_host_that_can_limit_only_some_says_what_it_cannot(tmp_path: Path) -> 
 
 
 async def test_who_wants_neither_jail_nor_groups_gets_neither_and_is_told_what_is_left(tmp_path: Path) -> None:
-    contained = await contain(ContainmentConfig("off", "off"), Layout(tmp_path), "qemu-system-none")
+    with capture_logs() as logs:
+        contained = await contain(ContainmentConfig("off", "off"), Layout(tmp_path), "qemu-system-none")
+    assert [(line["log_level"], line["jail"]) for line in logs] == [("warning", contained.walls.why)]
     assert (contained.walls.jail, contained.groups) == (None, None)
     assert "TORPOR_JAIL is off" in contained.walls.why
     assert "TORPOR_CGROUPS is off" in contained.limits

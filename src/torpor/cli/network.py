@@ -22,8 +22,8 @@ Network = Annotated[
     typer.Option(
         "--network",
         metavar="WHAT",
-        help="What it may reach: internet, none, or allow:HOST,HOST...  [default: internet, if the server can; of a"
-        " snapshot, what its sandbox might]",
+        help="What it may reach: internet, none, or allow:HOST,HOST...  [default: internet, if the server can; a fork"
+        " or restore, what the original might]",
     ),
 ]
 Allowed = Annotated[

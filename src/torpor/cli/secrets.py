@@ -28,7 +28,7 @@ SecretFile = Annotated[
     Path | None,
     typer.Option("--secret-file", metavar="FILE", help="A file with a NAME=VALUE on each line, `-` for stdin."),
 ]
-NoSecrets = Annotated[bool, typer.Option("--no-secrets", help="Leave it without the secrets that are in the snapshot.")]
+NoSecrets = Annotated[bool, typer.Option("--no-secrets", help="Leave it without the secrets that the original had.")]
 
 
 def secrets_of(given: Sequence[str] | None, file: Path | None, *, none: bool = False) -> dict[str, str] | None:

@@ -87,7 +87,8 @@ async def contain(config: ContainmentConfig, layout: Layout, program: str) -> Co
     groups, limits = find_groups(config, layout.home)
     if groups is not None:
         _note(layout.cgroups, groups.tops)
-    _log.info("machines are contained", jail=walls.why, limits=limits)
+    tell = _log.warning if walls.jail is None or groups is None else _log.info
+    tell("how machines are contained", jail=walls.why, limits=limits)
     return Containment(walls, groups, limits)
 
 

@@ -93,6 +93,9 @@ class Monitor:
         """
         events = {"capability": "events", "state": True}
         await self.execute("migrate-set-capabilities", capabilities=[events])
+        # QEMU would tell a network of the machine's new place. There is nobody to tell at its tap, and the frames would
+        # be counted as some that its guest had no right to send.
+        await self.execute("migrate-set-parameters", **{"announce-rounds": 0})
         with self._client.listener("MIGRATION") as progress:
             await self.execute("migrate-incoming", uri=f"fd:{descriptor}")
             while (status := await self._next(progress)) != "completed":
