@@ -95,7 +95,7 @@ def _network(text: str) -> ipaddress.IPv4Network:
     if str(network.network_address) != address:
         raise ValueError(f"{_shown(text)} names an address within a network: give {network}, or {address} for it alone")
     if any(network.subnet_of(never) for never in UNREACHABLE):
-        raise ValueError(f"{_shown(text)} is private or reserved, and no sandbox reaches such addresses")
+        raise ValueError(f"{_shown(text)} is private or reserved, and an allow-list opens no such addresses")
     return network
 
 

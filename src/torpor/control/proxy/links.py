@@ -57,7 +57,7 @@ class Signer:
             raise not_valid()
         if link.expires_at <= now:
             raise Unauthenticated(
-                f"this link has expired at {link.expires_at:%Y-%m-%d %H:%M:%S} UTC", hint="ask for another one"
+                f"this link expired at {link.expires_at:%Y-%m-%d %H:%M:%S} UTC", hint="ask for another one"
             )
 
     def _mac(self, address: Address, workspace: WorkspaceId, key_id: str, expires_at: datetime) -> str:
