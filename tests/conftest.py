@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from litter import RUN_VARIABLE, litter_of, processes_of, shared_names
 from running_server import home_sharing_templates
@@ -44,6 +45,14 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     for pid in processes_of(run, folder):
         os.kill(pid, signal.SIGKILL)
     assert not litter, "the run left behind:\n" + "\n".join(litter)
+
+
+@pytest.fixture(autouse=True)
+def logging_is_as_before() -> Iterator[None]:
+    """Undo what a command that ran in this process has set up for its log."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

@@ -31,8 +31,6 @@ from torpor.wire.public import TemplateList
 
 # Commands that still run when the server is told to stop are given this long, in seconds.
 GRACE_S = 5
-# Longer than clients keep an idle connection, so that none of them runs into one that is just being closed.
-KEEP_ALIVE_S = 75
 # About nine times what a process weighs that does not say.
 _PRIORITY = -10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -103,7 +101,6 @@ def _config(app: App, listening: Listening) -> uvicorn.Config:
         app,
         ssl_certfile=listening.certificate,
         ssl_keyfile=None if listening.private_key is None else str(listening.private_key),
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
 

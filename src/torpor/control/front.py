@@ -14,6 +14,8 @@ from torpor.wire.memory import App, Message
 
 # So much may come of a request, and a little more, before it gets any further: its head, or what follows its body.
 MAX_HEAD = 64 * 1024
+# Longer than clients keep an idle connection, so that none of them runs into one that is just being closed.
+KEEP_ALIVE_S = 75
 
 
 def front(app: App, **more: Any) -> uvicorn.Config:
@@ -28,6 +30,7 @@ def front(app: App, **more: Any) -> uvicorn.Config:
         lifespan="off",
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         server_header=False,
         # Whoever asks could write into these headers what it likes, and would be somebody else in limits and audit.
         proxy_headers=False,
