@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 
 from torpor.bench.figures import Figure, Floor, Series
 from torpor.bench.subject import Subject
+from torpor.kit.priority import priority
 from torpor.sdk import Sandbox
 
 # What each of the four does for ever. All of it is left behind by a shell, which returns at once.
@@ -19,13 +18,14 @@ HOSTILE: Mapping[str, str] = {
     "all memory, again and again": "while :; do tail /dev/zero; done",
 }
 _WARM_UP = 10
-# What a server that root runs has: with less, this program would wait for its turn longer than for the answer.
+# What a server that root runs has. A client is elsewhere, mostly, and does not share its processors with guests: with
+# less, this one would wait for its turn longer than for the answer.
 _PRIORITY = -10
 
 
 def neighbours(subject: Subject, rounds: int) -> Iterator[Figure]:
     """Take one command after another in a sandbox that is alone, and then beside four that hold nothing back."""
-    with _not_waiting(), subject.sandbox() as sandbox:
+    with priority(_PRIORITY), subject.sandbox() as sandbox:
         quiet_exec, quiet_api = _taken(sandbox, rounds)
         with ThreadPoolExecutor(max_workers=len(HOSTILE)) as threads:
             made = list(threads.map(lambda _: subject.create(), HOSTILE))
@@ -40,22 +40,6 @@ def neighbours(subject: Subject, rounds: int) -> Iterator[Figure]:
     yield loud_exec.figure("neighbours-exec", "exec true beside four hostile", _alone(quiet_exec), note=note)
     yield quiet_api.figure("neighbours-quiet-api", "GET of a sandbox, alone")
     yield loud_api.figure("neighbours-api", "GET of a sandbox beside four hostile", _alone(quiet_api))
-
-
-@contextmanager
-def _not_waiting() -> Iterator[None]:
-    """Let this program come before what others compute on this machine while the block runs, where it may.
-
-    A client is elsewhere, mostly, and does not share its processors with guests.
-    """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, min(before, _PRIORITY))
-    try:
-        yield
-    finally:
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def _alone(series: Series) -> Floor:

@@ -24,6 +24,7 @@ from torpor.control.main import ControlConfig, control_plane
 from torpor.host.config import HostConfig
 from torpor.host.main import host_agent
 from torpor.kit.installed import installed_version
+from torpor.kit.priority import set_priority
 from torpor.wire.home import KEY_FILE, SERVER_FILE
 from torpor.wire.host import HOST_API_VERSION
 from torpor.wire.memory import App, MemoryTransport
@@ -58,7 +59,7 @@ def _come_first() -> None:
     A machine has a control group of its own, in which it is the usual again.
     """
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+        set_priority(_PRIORITY)
 
 
 async def _serve(listener: socket.socket, listening: Listening, home: Path, ready_fd: int | None) -> None:
