@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from torpor.kit import priority as kit_priority
 from torpor.kit.priority import priority
 
 SESSION = Path("/proc/self/autogroup")
@@ -34,4 +36,19 @@ def test_a_priority_for_a_while_is_as_before_after_it() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with priority(before - 3):
         assert os.getpriority(os.PRIO_PROCESS, 0) == before - 3
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EAGAIN, errno.ENOENT])
+def test_a_session_that_takes_no_priority_leaves_the_programs_own(
+    refusal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def write_text(self, text: str) -> None:
+            raise OSError(refusal, f"{text} is refused")
+
+    monkeypatch.setattr(kit_priority, "_SESSION", Refusing())
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with priority(before - (os.geteuid() == 0)):
+        assert os.getpriority(os.PRIO_PROCESS, 0) == before - (os.geteuid() == 0)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before

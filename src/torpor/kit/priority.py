@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,5 +39,12 @@ def priority(value: int) -> Iterator[None]:
 
 
 def _set_sessions(value: int) -> None:
-    with suppress(FileNotFoundError):  # a kernel that knows no such thing
+    try:
         _SESSION.write_text(str(value))
+    except FileNotFoundError:
+        pass  # a kernel that knows no such thing
+    except OSError as exc:
+        # EINVAL: a process without setsid() above it is weighed by itself, in the group of all. EAGAIN: without
+        # CAP_SYS_ADMIN the kernel takes ten changes a second of the whole machine (kernel/sched/autogroup.c).
+        if exc.errno not in (errno.EINVAL, errno.EAGAIN):
+            raise
