@@ -21,13 +21,14 @@ test: ## Run every test, those on real guests too
 	@tools/setup --dev
 	@$(PYTHON) -m pytest $(ARGS)
 
-check: ## Lint, check formats, types, imports and generated code
+check: ## Lint, check formats, types, imports, generated code and pages
 	@tools/setup --dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON) tools/make_sync.py --check
+	$(PYTHON) tools/make_docs.py --check
 
 bench: ## Measure what this machine reaches, in a data directory of its own
 	@tools/setup --runtime

@@ -70,6 +70,17 @@ def template_home() -> Path:
     return home
 
 
+@pytest.fixture(scope="session")
+def interpreter_home(template_home: Path) -> Path:
+    """The same data directory, with the template `code-interpreter` baked, too."""
+    from torpor.host.bake import build_template
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORPOR_VOLUME", "off")
+        asyncio.run(build_template(template_home, "code-interpreter"))
+    return template_home
+
+
 @pytest.fixture
 def fresh_home(template_home: Path, tmp_path: Path) -> Path:
     """An empty data directory that shares the baked templates."""

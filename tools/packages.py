@@ -34,6 +34,9 @@ PROGRAMS = {
     "nft": "nftables",
     "conntrack": "conntrack",
     "cpio": "cpio",
+    "skopeo": "skopeo",
+    "umoci": "umoci",
+    "zstd": "zstd",
     "git": "git",
 }
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")

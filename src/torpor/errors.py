@@ -2,13 +2,14 @@
 
 TorporError
 |- Refused            nothing happened; the request has to change
-|    InvalidRequest  NotFound  Conflict  Unauthenticated  Forbidden  Misdirected  QuotaExceeded  OutOfSpace
-|    Unsupported
+|    InvalidRequest  TooLarge  NotFound  Conflict  Unauthenticated  Forbidden  Misdirected  QuotaExceeded
+|    OutOfSpace  Unsupported
 |- Unavailable        nothing happened; the same request may work later or elsewhere
 |    NoCapacity  HostUnreachable  Busy  RateLimited  PortClosed
 |- Failed             it was tried and did not work; what was opened is closed again
 |    BootFailed  RestoreFailed  FreezeFailed  SandboxLost  SnapshotCorrupt  ExecTimeout  CommandFailed
-|    BadAnswer
+|    InterpreterLost
+|    ExploreFailed  BuildFailed  BadAnswer
 |- OutcomeUnknown     it was sent and the answer was lost; look before trying again
 
 Foreign errors (OSError, QMP, HTTP) are translated once, at the contract where they appear, with the cause kept.
@@ -17,8 +18,8 @@ Cancellation is never wrapped. `torpor.wire.errors` maps each class to its code 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 
 class TorporError(Exception):
@@ -54,6 +55,12 @@ class InvalidRequest(Refused):
     """The request makes no sense as it stands: a wrong type, an empty command, a relative path."""
 
     code = "invalid_request"
+
+
+class TooLarge(Refused):
+    """More was sent than one request may bring; the message says the limit."""
+
+    code = "too_large"
 
 
 class NotFound(Refused):
@@ -275,6 +282,31 @@ class ExecTimeout(Failed):
         return {"stdout": self.stdout, "stderr": self.stderr}
 
 
+class InterpreterLost(Failed):
+    """A code context's interpreter has ended, and its variables with it; another context can be made.
+
+    `stdout`, `stderr`: what the cell wrote in which it ended; empty if that was an earlier one.
+    """
+
+    code = "interpreter_lost"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stdout: str = "",
+        stderr: str = "",
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def details(self) -> dict[str, object]:
+        return {"stdout": self.stdout, "stderr": self.stderr}
+
+
 class CommandFailed(Failed):
     """Raised only where the caller asked for it (`check=True`): the command ended with another code than 0."""
 
@@ -297,6 +329,43 @@ class CommandFailed(Failed):
 
     def details(self) -> dict[str, object]:
         return {"exit_code": self.exit_code, "stdout": self.stdout, "stderr": self.stderr}
+
+
+class BuildFailed(Failed):
+    """A template could not be made. `build_id` names the build, whose log says more."""
+
+    code = "build_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        build_id: str | None = None,
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.build_id = build_id
+
+    def details(self) -> dict[str, object]:
+        return {"build_id": self.build_id}
+
+
+class ExploreFailed(Failed):
+    """No branch of an exploration could be the winner, and none is left. `outcomes` tells what each of them did."""
+
+    code = "explore_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        outcomes: Sequence[Any] = (),
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.outcomes = tuple(outcomes)
 
 
 class BadAnswer(Failed):

@@ -1,3 +1,3 @@
 """Torpor's agent inside a guest. Standard library only; imports nothing of the host's package."""
 
-VERSION = "3"
+VERSION = "4"

@@ -26,6 +26,8 @@ class Account(NamedTuple):
     shell: bytes
 
 
+# The kernel takes this number for none.
+_NOBODY = (1 << 32) - 1
 _ROOT = Account("root", 0, 0, (0,), b"/root", b"/bin/sh")
 
 
@@ -52,6 +54,33 @@ class Accounts:
         if account is None:
             raise invalid(f"there is no user {wanted[:64]!r} in the sandbox")
         return account
+
+    def of_image(self, text: str) -> Account:
+        """Return a user as an image names it: by name or number, with `:group` if it is not to have its own groups.
+
+        A number that is nobody's is a user all the same, in the group 0. Raises Refusal.
+        """
+        user, colon, group = text.partition(":")
+        try:
+            account = self.find(user)
+        except Refusal:
+            if not _is_number(user):
+                raise
+            account = Account(user, int(user), 0, (0,), b"/", b"/bin/sh")
+        if not colon:
+            return account
+        gid = self._group_id(group)
+        return account._replace(gid=gid, groups=(gid,))
+
+    def _group_id(self, text: str) -> int:
+        """Return a group's number by name or number. Raises Refusal."""
+        self.refresh()
+        for gid, name in self._group_names.items():
+            if name == text:
+                return gid
+        if not _is_number(text):
+            raise invalid(f"there is no group {text[:64]!r} in the sandbox")
+        return int(text)
 
     def user_name(self, uid: int) -> str:
         """Return a user's name, or the number where it has none."""
@@ -86,6 +115,11 @@ class Accounts:
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 10
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a text is a number that a user or a group can have."""
+    return _is_id(text) and int(text) < _NOBODY
 
 
 def _stamp(path: str) -> Stamp:

@@ -10,6 +10,7 @@ from torpor_guest import VERSION
 from torpor_guest.accounts import Accounts
 from torpor_guest.cgroups import CgroupTree
 from torpor_guest.connection import Connection, Stream
+from torpor_guest.defaults import Setting
 from torpor_guest.execs import Execs
 from torpor_guest.files import Files
 from torpor_guest.hooks import Hooks
@@ -17,10 +18,11 @@ from torpor_guest.identity import Adoption, Machine
 from torpor_guest.jobs import Jobs
 from torpor_guest.loop import Loop
 from torpor_guest.ports import Ports
-from torpor_guest.quiesce import Quiescence
+from torpor_guest.quiesce import Quiescence, User
 from torpor_guest.reaper import Reaper
 from torpor_guest.refusal import invalid
 from torpor_guest.requests import Request
+from torpor_guest.volumes import Volumes
 
 
 class Place(NamedTuple):
@@ -50,7 +52,9 @@ class Agent:
         accounts = Accounts()
         execs = Execs(self._loop, Reaper(self._loop), accounts, place.tree)
         hooks = Hooks(execs, place.hooks)
-        quiescence = Quiescence(self._loop, place.tree, hooks, place.machine.set_clock)
+        volumes = Volumes(self._loop)
+        user = User(place.tree, hooks, volumes.sync)
+        quiescence = Quiescence(self._loop, user, place.machine.set_clock)
         adoption = Adoption(place.machine, _Users(execs.mark, hooks.count, quiescence.thaw))
         self._operations: dict[str, Callable[[Stream, Request], None]] = {
             "ping": _ping,
@@ -58,9 +62,11 @@ class Agent:
             "quiesce": quiescence.quiesce,
             "unquiesce": quiescence.unquiesce,
             "hooks": hooks.serve,
+            "defaults": Setting(accounts, execs.set_defaults).serve,
             **Jobs(execs).operations(),
             **Files(self._loop, accounts).operations(),
             **Ports(self._loop).operations(),
+            **volumes.operations(),
         }
         connection = Connection(self._loop, place.fd, lasting=place.lasting, features=features(place.tree))
         connection.serve = self._serve

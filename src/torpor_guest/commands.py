@@ -46,7 +46,7 @@ class Command:
         """Start the process. Raises Refusal; a program that cannot be run closes the stream with a result."""
         stdin = self._null if self._input is None else self._input.child_end
         try:
-            self._process.start(order, spawn.Streams(stdin, *(pipe.child_end for pipe in self._outputs)))
+            self._process.start(order, spawn.Streams(stdin, self._outputs[0].child_end, self._outputs[1].child_end))
         except BaseException as error:
             for pipe in self._pipes():
                 pipe.abandon()

@@ -1,4 +1,4 @@
-"""Commands: `exec`, and `start`, `attach`, `input`, `signal`, `job` and `jobs` for those with an id.
+"""Commands: `exec`, and `start`, `attach`, `input`, `resize`, `signal`, `job` and `jobs` for those with an id.
 
 A job is started once, however often its order comes, and kept by the agent: so it is frozen, woken and forked with the
 guest, and outlives whoever listens.
@@ -21,6 +21,7 @@ from torpor_guest.pipes import InputPipe
 from torpor_guest.refusal import Refusal, invalid
 from torpor_guest.requests import Request
 from torpor_guest.spool import HELD
+from torpor_guest.terminals import Size
 
 # Of the jobs that have ended so many are remembered, with so much output.
 _MOST_ENDED = 64
@@ -31,6 +32,7 @@ _MOST_NAMES = 4096
 _MANY = 128
 _HELD_OF_MANY = 4096
 _MAX_NAME = 64
+_MOST_TERMINALS = 64
 _MOST_BYTES = 2**53
 
 
@@ -53,18 +55,21 @@ class Jobs:
             "start": self.start,
             "attach": self.attach,
             "input": self.input,
+            "resize": self.resize,
             "signal": self.signal,
             "job": self.describe,
             "jobs": self.list,
         }
 
     def exec(self, stream: Stream, request: Request) -> None:
-        """`exec` {job?, argv, env?, cwd?, user?, timeout_s?, stdin?, stdin_digest?, stdout_from?, stderr_from?}, with
+        """`exec` {job?, argv, env?, cwd?, user?, timeout_s?, terminal?, stdin?, stdin_digest?, stdout_from?, ...}, with
         INPUT if it says `stdin`: OUTPUT and ERRORS, then RESULT, how it ended. A program that is not there is a result,
         too.
 
         With `job` it is started unless it is there, and left alone by CANCEL; without, that kills it. `stdin_digest` is
-        any text by which the INPUT to come is told from others.
+        any text by which the INPUT to come is told from others. With `terminal` {rows, cols}, which only a job can
+        have, a pseudo-terminal is its stdin, stdout, stderr and controlling terminal, and all of its output is OUTPUT;
+        without `argv` it is the user's login shell then.
         """
         if request.optional_text("job") is None:
             self._run(stream, request)
@@ -78,11 +83,13 @@ class Jobs:
             Listener(stream, job, starts)
 
     def start(self, stream: Stream, request: Request) -> None:
-        """`start` {job, argv, ..., stdin?, stdin_digest?, open?}: RESULT, what it is, once the INPUT is passed on that
-        it has with `stdin`. It is started unless it is there. With `open` its stdin stays open.
+        """`start` {job, argv, ..., stdin?, stdin_digest?, open?, hangup_s?}: RESULT, what it is, once the INPUT is
+        passed on that it has with `stdin`. It is started unless it is there. With `open` its stdin stays open, as a
+        terminal always does. With `hangup_s` its terminal is hung up once nobody has listened to it for so long;
+        without a terminal it is killed.
         """
         has_input, stays_open = request.flag("stdin"), request.flag("open")
-        manner = Manner(waited_for=False, with_input=has_input, digest=_digest_of(request), stays_open=stays_open)
+        manner = Manner(False, has_input, _digest_of(request), stays_open, request.optional_seconds("hangup_s"))
         job = self._found_or_started(request, manner)
         if manner.with_input:
             _Starting(stream, job)
@@ -94,17 +101,27 @@ class Jobs:
         Listener(stream, self._found(request), _starts_of(request))
 
     def input(self, stream: Stream, request: Request) -> None:
-        """`input` {job, close?}, INPUT: RESULT {bytes}, how many of them its stdin took; fewer if it was closed."""
+        """`input` {job, close?}, INPUT: RESULT {bytes}, how many of them its stdin took; fewer if it was closed.
+
+        On a terminal several may type at the same time, and `close` is its character for the end of a file.
+        """
         job, close = self._found(request), request.flag("close")
         pipe = job.input
-        if pipe is None or pipe.closed or not job.manner.stays_open:
+        if pipe is None or pipe.closed or not (job.manner.stays_open or job.terminal is not None):
             raise Refusal("conflict", f"the process {job.name} takes no input (any more)")
-        if job.feeder is not None or not pipe.idle:
+        if job.terminal is None and (job.feeder is not None or not pipe.idle):
             raise Refusal("conflict", f"somebody else is passing input to the process {job.name}")
         _Input(stream, job, pipe, close=close)
 
+    def resize(self, stream: Stream, request: Request) -> None:
+        """`resize` {job, rows, cols}: RESULT {}. The programs in the foreground of its terminal get SIGWINCH."""
+        self._found(request).resize(Size.of(request))
+        stream.result({})
+
     def signal(self, stream: Stream, request: Request) -> None:
-        """`signal` {job, signal}: RESULT {}. SIGKILL kills all its processes, others go to its process group."""
+        """`signal` {job, signal}: RESULT {}. SIGKILL kills all its processes, others go to its process group, or to
+        that in the foreground of its terminal; SIGHUP hangs a terminal up.
+        """
         job, name = self._found(request), request.text("signal")
         try:
             number = signal.Signals[name]
@@ -127,6 +144,8 @@ class Jobs:
 
     def _run(self, stream: Stream, request: Request) -> None:
         wish = Wish.of(request)
+        if wish.terminal is not None:
+            raise invalid("a command without an id cannot have a terminal")
         with_input = request.flag("stdin")
         order = self._execs.order_of(wish)
         command = Command(self._execs, stream, wish, with_input=with_input)
@@ -162,11 +181,18 @@ class Jobs:
         if began or name in self._forgotten:  # it is never run twice
             raise self._unknown(name)
         order = self._execs.order_of(wish)
+        if wish.terminal is not None:
+            self._check_terminals()
         job = Job(self._execs, name, wish, manner, HELD if len(self._jobs) < _MANY else _HELD_OF_MANY)
         job.on_end = self._remember
         job.start(order)
         self._jobs[name] = job
         return job
+
+    def _check_terminals(self) -> None:
+        open_now = sum(1 for job in self._jobs.values() if job.terminal is not None and job.outcome is None)
+        if open_now >= _MOST_TERMINALS:
+            raise Refusal("busy", f"{_MOST_TERMINALS} terminals are open in this sandbox already")
 
     def _remember(self, job: Job) -> None:
         size = job.size
@@ -224,6 +250,7 @@ def _told_of(name: str, command: Command) -> dict[str, Any]:
         "stderr_bytes": stderr_bytes,
         "stdout_start": stdout_bytes,
         "stderr_start": stderr_bytes,
+        "terminal": None,
         "outcome": None,
     }
 
@@ -260,11 +287,15 @@ class _Input:
         self._stream, self._job, self._pipe, self._close = stream, job, pipe, close
         self._before = pipe.written
         self._complete = False
+        # How many bytes it has taken of a stream that others write to, too.
+        self._taken = 0
         stream.operation = job.feeder = self
-        pipe.on_idle = self._settle
+        pipe.on_idle.append(self._settle)
 
     def on_data(self, payload: memoryview) -> None:
+        before = self._pipe.taken
         self._pipe.take(payload, self._stream)
+        self._taken += self._pipe.taken - before
 
     def on_end(self) -> None:
         self._complete = True
@@ -276,11 +307,14 @@ class _Input:
         """Answer when all of it is passed on, or no more can be."""
         if self._stream.open and self._pipe.idle and (self._complete or self._pipe.closed):
             self._leave()
-            self._stream.result({"bytes": self._pipe.written - self._before})
+            written = self._pipe.written - self._before
+            self._stream.result({"bytes": written if self._job.terminal is None else min(written, self._taken)})
 
     def _leave(self) -> None:
-        self._job.feeder = None
-        self._pipe.on_idle = lambda: None
+        if self._job.feeder is self:
+            self._job.feeder = None
+        if self._settle in self._pipe.on_idle:
+            self._pipe.on_idle.remove(self._settle)
 
     def on_cancel(self) -> None:
         self._leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -26,14 +27,16 @@ class ReadEnd:
 
     Once the command has ended exactly what is in the pipe at that moment is its output; what background children write
     later is read and thrown away, so that they never block or get SIGPIPE. `null` is an open /dev/null. `on_done` is
-    called once there is no more output to be had from it.
+    called once there is no more output to be had from it. `ends`: ours and the command's, of a pipe of its own if not
+    given.
     """
 
-    def __init__(self, loop: Loop, null: int, on_done: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, null: int, on_done: Callable[[], None], ends: tuple[int, int] | None = None) -> None:
         self.done = False
         self._loop, self._null, self._on_done = loop, null, on_done
-        self._fd, self.child_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._fd, False)
+        self._fd, self.child_end = ends or os.pipe2(os.O_CLOEXEC)
+        if self._fd >= 0:
+            os.set_blocking(self._fd, False)
         self._widened = False
 
     def abandon(self) -> None:
@@ -154,18 +157,21 @@ class OutputPipe(ReadEnd):
 
 
 class InputPipe:
-    """A command's stdin. What the command does not read is thrown away; that is no error."""
+    """A command's stdin. What the command does not read is thrown away; that is no error.
 
-    def __init__(self, loop: Loop) -> None:
+    `ends`: the command's and ours, of a pipe of its own if not given.
+    """
+
+    def __init__(self, loop: Loop, ends: tuple[int, int] | None = None) -> None:
         # Called when all that was taken is passed on, and when the pipe is closed.
-        self.on_idle: Callable[[], None] = lambda: None
+        self.on_idle: list[Callable[[], None]] = []
         # How many bytes were taken while it was open, and how many of them are in the pipe.
         self.taken = self.written = 0
         self._loop = loop
-        self.child_end, self._fd = os.pipe2(os.O_CLOEXEC)
+        self.child_end, self._fd = ends or os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._fd, False)
         # What the pipe does not take yet, whose it is, and how much he gets credit for then.
-        self._waiting: deque[tuple[memoryview, Stream, int]] = deque()
+        self._waiting: deque[tuple[memoryview, Stream | None, int]] = deque()
         self._watched = False
         self._ended = False
 
@@ -199,12 +205,15 @@ class InputPipe:
             return
         payload = payload[skip:]
         self.taken += len(payload)
+        self._pass(payload, stream, size)
+
+    def _pass(self, payload: memoryview, stream: Stream | None, size: int) -> None:
         if not self._waiting:
             payload = self._write(payload)
         if self._fd >= 0 and (payload or self._waiting):
             self._waiting.append((memoryview(bytes(payload)), stream, size))
             self._wait_writable()
-        else:
+        elif stream is not None:
             stream.consumed(size)
 
     def end(self) -> None:
@@ -223,8 +232,9 @@ class InputPipe:
         self._fd = -1
         while self._waiting:
             _, stream, size = self._waiting.popleft()
-            stream.consumed(size)
-        self.on_idle()
+            if stream is not None:
+                stream.consumed(size)
+        self._tell_idle()
 
     def _write(self, payload: memoryview) -> memoryview:
         """Write what the pipe takes now and return the rest."""
@@ -234,7 +244,9 @@ class InputPipe:
             written = os.write(self._fd, payload)
         except BlockingIOError:
             return payload
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):  # a terminal that was hung up has the latter
+                raise
             self.close()
             return payload[:0]
         self.written += written
@@ -250,13 +262,18 @@ class InputPipe:
                 self._waiting[0] = (rest, stream, size)
                 return
             self._waiting.popleft()
-            stream.consumed(size)
+            if stream is not None:
+                stream.consumed(size)
         if self._ended:
             self.close()
         else:
             self._loop.unwatch(self._fd)
             self._watched = False
-            self.on_idle()
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        for tell in self.on_idle.copy():
+            tell()
 
     def _wait_writable(self) -> None:
         if not self._watched:

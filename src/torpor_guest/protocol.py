@@ -1,4 +1,4 @@
-"""The protocol between the host and the guest's agent, version 4. Pure: bytes in, bytes out, no I/O.
+"""The protocol between the host and the guest's agent, version 5. Pure: bytes in, bytes out, no I/O.
 
 The line is a byte stream in each direction that may have lost bytes, or hold stale ones, whenever the host connects
 anew.
@@ -24,8 +24,8 @@ Frame. All numbers big-endian; payload of at most MAX_PAYLOAD bytes; the trailer
 Types, H from the host, G from the guest. A stream is one call; its id is odd, chosen by the host, ever larger.
 
     OPEN    H   a JSON request with its `op`. sub MORE: another part of it follows; sub LAST: it is complete
-    DATA    HG  bytes: sub INPUT to the guest (stdin, upload); OUTPUT (stdout, download, lines of JSON) and ERRORS
-                (stderr) from it
+    DATA    HG  bytes: sub INPUT to the guest (stdin, keys, upload); OUTPUT (stdout, a terminal's screen, download,
+                lines of JSON) and ERRORS (stderr) from it
     END     H   sub INPUT: no more of it comes
     CREDIT  HG  u32: so many more bytes of `sub` may be sent
     RESULT  G   a JSON object, in parts like OPEN; the call is over
@@ -55,7 +55,7 @@ from binascii import crc32
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 OPEN: Final = 1
 DATA: Final = 2

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torpor_guest.cgroups import CgroupTree
 from torpor_guest.connection import SendsOnly, Stream
@@ -19,29 +20,39 @@ _DEFAULT_TIMEOUT_S = 5.0
 _STOPPING_S = 2.0
 
 
-class Quiescence:
-    """Stops and continues everything of the user's.
+class User(NamedTuple):
+    """Everything of the user's, as a freeze sees it.
 
-    `tree` is None where there are no control groups: then nothing is stopped. `set_clock` takes nanoseconds since 1970
-    and raises OSError.
+    `tree` is None where there are no control groups: then nothing is stopped. `sync` has what was written to volumes be
+    in them.
     """
 
-    def __init__(self, loop: Loop, tree: CgroupTree | None, hooks: Hooks, set_clock: Callable[[int], None]) -> None:
-        self._loop, self._tree, self._hooks, self._set_clock = loop, tree, hooks, set_clock
+    tree: CgroupTree | None
+    hooks: Hooks
+    sync: Callable[[], None]
+
+
+class Quiescence:
+    """Stops and continues everything of the user's. `set_clock` takes nanoseconds since 1970 and raises OSError."""
+
+    def __init__(self, loop: Loop, user: User, set_clock: Callable[[int], None]) -> None:
+        self._loop, self._user, self._set_clock = loop, user, set_clock
+        self._tree, self._hooks = user.tree, user.hooks
         self._freeze: _Freeze | None = None
 
     def quiesce(self, stream: Stream, request: Request) -> None:
         """`quiesce` {timeout_s?, settle?, hooks?}: RESULT {frozen} (False: there was nothing to stop); not in time:
         ERROR, and everything runs on.
 
-        With `hooks` the user's own run first, and leave enough of the time. With `settle` the disks are written, and
-        no garbage is left in memory that would be saved: it costs time, and is for what many will start from.
+        What was written to volumes is in them then. With `hooks` the user's own run first, and leave enough of the
+        time. With `settle` the disks are written, and no garbage is left in memory that would be saved: it costs time,
+        and is for what many will start from.
         """
         timeout_s = request.optional_seconds("timeout_s") or _DEFAULT_TIMEOUT_S
         settle, with_hooks = request.flag("settle"), request.flag("hooks")
         if self._freeze is not None:
             self._freeze.give_way()
-        self._freeze = freeze = _Freeze(self._loop, self._tree, stream, settle=settle)
+        self._freeze = freeze = _Freeze(self._loop, self._user, stream, settle=settle)
         freeze.begin(timeout_s, self._run_of(timeout_s) if with_hooks else None)
 
     def _run_of(self, timeout_s: float) -> Run | None:
@@ -72,8 +83,9 @@ class Quiescence:
 class _Freeze(SendsOnly):
     """One freeze under way: hooks, and then waiting until the kernel says that every process has stopped."""
 
-    def __init__(self, loop: Loop, tree: CgroupTree | None, stream: Stream, *, settle: bool) -> None:
-        self._loop, self._tree, self._stream, self._settle = loop, tree, stream, settle
+    def __init__(self, loop: Loop, user: User, stream: Stream, *, settle: bool) -> None:
+        self._loop, self._tree, self._stream, self._settle = loop, user.tree, stream, settle
+        self._sync = user.sync
         self._run: Run | None = None
         self._timer: Timer | None = None
         self._fd = -1
@@ -116,6 +128,7 @@ class _Freeze(SendsOnly):
 
     def _answer(self, *, frozen: bool) -> None:
         self._close()
+        self._sync()  # whoever uses a volume after this sandbox finds in it what this one wrote
         if self._settle:
             os.sync()
             gc.collect()

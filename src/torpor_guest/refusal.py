@@ -67,9 +67,9 @@ class Refusal(Exception):
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
-def invalid(message: str) -> Refusal:
+def invalid(message: str, hint: str | None = None) -> Refusal:
     """Return the refusal of a request that makes no sense."""
-    return Refusal("invalid_request", message)
+    return Refusal("invalid_request", message, hint)
 
 
 def no_room(error: OSError) -> Refusal:

@@ -62,6 +62,19 @@ class Request:
             raise invalid(f"{name} must be a number of seconds above 0")
         return float(value)
 
+    def is_empty(self, name: str) -> bool:
+        """Tell whether a field is absent, null or empty."""
+        return not self._fields.get(name)
+
+    def optional_object(self, name: str) -> Request | None:
+        """Return an object's fields, or None where it is absent or null."""
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise invalid(f"{name} must be an object")
+        return Request(value)
+
     def words(self, name: str) -> list[bytes]:
         """Return a list of one text or more, none with a NUL, as the bytes a program gets."""
         value = self._fields.get(name)

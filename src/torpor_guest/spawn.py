@@ -1,8 +1,8 @@
 """Starting one process: in its control group from birth, in a session of its own, with nothing of the agent in it.
 
 The interpreter's own fork_exec is used, not os.fork: it is a vfork, which copies no page tables (4 ms in an emulated
-guest), and all of the child's part is C. Its signature is the interpreter's own business: this one is that of 3.11 to
-3.13, and a bake runs commands, so another one cannot go unnoticed.
+guest), and all of the child's part is C, but for what a terminal needs. Its signature is the interpreter's own
+business: this one is that of 3.11 to 3.13, and a bake runs commands, so another one cannot go unnoticed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torpor_guest.accounts import Account, acting, being
 from torpor_guest.refusal import invalid, shown
 
 _ROOT_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHELL = b"/bin/sh"
 _USER_PATH = b"/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
 
 
@@ -36,6 +37,8 @@ class Streams(NamedTuple):
     stdin: int
     stdout: int
     stderr: int
+    # Called in the process before its exec.
+    prepare: Callable[[], None] | None = None
 
 
 class CannotRun(Exception):
@@ -68,20 +71,34 @@ def base_environment(account: Account) -> dict[bytes, bytes]:
     }
 
 
-def working_folder(cwd: bytes | None, account: Account) -> bytes:
-    """Return the folder to start in: `cwd`, else the user's home if it is there, else the root. Raises Refusal."""
-    wanted = account.home if cwd is None else cwd
+def login_shell(account: Account) -> list[bytes]:
+    """Return how a user's login shell is run; where he has none that may be used, that is bash, or else sh."""
+    for shell in (account.shell, b"/bin/bash", b"/bin/sh"):
+        if os.path.basename(shell) not in (b"nologin", b"false") and os.access(shell, os.X_OK):
+            return [shell, b"-l"]
+    raise invalid("the sandbox has no shell", hint="name a command")
+
+
+def working_folder(cwd: bytes | None, account: Account, usual: bytes | None = None) -> bytes:
+    """Return the folder to start in: `cwd`, which has to be there, or else the first of these that is: `usual`, the
+    user's home, the root. Raises Refusal.
+    """
     with acting(account):
-        try:
-            usable = stat.S_ISDIR(os.stat(wanted).st_mode) and os.access(wanted, os.X_OK, effective_ids=True)
-            problem = f"{shown(wanted)} is no folder that {account.name} may enter"
-        except (OSError, ValueError):
-            usable, problem = False, f"there is no folder {shown(wanted)} to run in"
-    if usable:
-        return wanted
-    if cwd is None:
-        return b"/"
-    raise invalid(f"cwd: {problem}")
+        if cwd is not None:
+            if problem := _why_not(cwd, account):
+                raise invalid(f"cwd: {problem}")
+            return cwd
+        wanted = (account.home,) if usual is None else (usual, account.home)
+        return next((folder for folder in wanted if not _why_not(folder, account)), b"/")
+
+
+def _why_not(folder: bytes, account: Account) -> str:
+    """Return why nothing can be started in a folder, as the user; nothing if it can."""
+    try:
+        usable = stat.S_ISDIR(os.stat(folder).st_mode) and os.access(folder, os.X_OK, effective_ids=True)
+    except (OSError, ValueError):
+        return f"there is no folder {shown(folder)} to run in"
+    return "" if usable else f"{shown(folder)} is no folder that {account.name} may enter"
 
 
 def start(order: Order, streams: Streams) -> int:
@@ -98,7 +115,13 @@ def start(order: Order, streams: Streams) -> int:
                 denied = True  # another one on the PATH may be allowed, as execvp has it
             elif error.number not in (errno.ENOENT, errno.ENOTDIR):  # it vanished, or its interpreter is missing
                 raise CannotRun(126, os.strerror(error.number).lower()) from error
-    raise CannotRun(126, "permission denied") if denied else CannotRun(127, "command not found")
+    raise CannotRun(126, "permission denied") if denied else CannotRun(127, _why_missing(order.argv[0]))
+
+
+def _why_missing(name: bytes) -> str:
+    if name == _SHELL and not os.path.lexists(_SHELL):
+        return "this sandbox has no shell; give the command as a list of words, which are run as they are"
+    return "command not found"
 
 
 def _run_or_interpret(order: Order, program: bytes, streams: Streams) -> int:
@@ -108,7 +131,7 @@ def _run_or_interpret(order: Order, program: bytes, streams: Streams) -> int:
         if error.number != errno.ENOEXEC:
             raise
     # A script without a first line that names its interpreter is the shell's.
-    return _run(order, b"/bin/sh", [b"/bin/sh", program, *order.argv[1:]], streams)
+    return _run(order, _SHELL, [_SHELL, program, *order.argv[1:]], streams)
 
 
 def _candidates(order: Order) -> Iterator[bytes]:
@@ -150,7 +173,9 @@ def _run(order: Order, program: bytes, argv: Sequence[bytes], streams: Streams) 
     if not report:
         return pid
     os.waitpid(pid, 0)
-    _, number, where = report.split(b":", 2)
+    kind, number, where = report.split(b":", 2)
+    if kind == b"SubprocessError":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
     if where == b"noexec":
         raise invalid(f"cwd: there is no folder {shown(order.cwd)} to run in")
     raise _ExecFailed(int(number, 16))
@@ -177,6 +202,6 @@ def _fork_exec(
         -1,
         *(None, None, None),  # ids: see `being`
         -1,
-        None,
+        streams.prepare,  # with one it is a fork, which copies page tables
         True,  # vfork, where it can
     )

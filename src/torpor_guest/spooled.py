@@ -28,8 +28,10 @@ class SpooledPipe(ReadEnd):
     an observer: what is before him, and what he gets, stays for the caller.
     """
 
-    def __init__(self, loop: Loop, null: int, spool: Spool, *, keeps_all: bool) -> None:
-        super().__init__(loop, null, _nobody)
+    def __init__(
+        self, loop: Loop, null: int, spool: Spool, *, keeps_all: bool, ends: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(loop, null, _nobody, ends)
         self.spool = spool
         self.listeners: list[Ear] = []
         # Up to here everything was got by the caller.
@@ -39,7 +41,14 @@ class SpooledPipe(ReadEnd):
     def begin(self) -> None:
         """Start to read; called when the command has started."""
         os.close(self.child_end)
+        self._watch()
+
+    def _watch(self) -> None:
         self._loop.watch(self._fd, IN, self._on_readable)
+
+    def _read(self, size: int) -> bytes:
+        """Return what there is, at most `size` bytes, b"" at the end. Raises BlockingIOError if that is nothing yet."""
+        return os.read(self._fd, size)
 
     def _on_readable(self, events: int) -> None:
         if self.done:
@@ -59,7 +68,7 @@ class SpooledPipe(ReadEnd):
             self._loop.change(self._fd, ONCE)  # not even its hang-up is of interest, more than once
             return
         try:
-            data = os.read(self._fd, size)
+            data = self._read(size)
         except BlockingIOError:
             return
         if not data:
@@ -73,7 +82,7 @@ class SpooledPipe(ReadEnd):
         # All at once, and beyond what there is room for: it is no more than a pipe holds, and then the end is known.
         while size:
             try:
-                data = os.read(self._fd, min(size, _CHUNK))
+                data = self._read(min(size, _CHUNK))
             except BlockingIOError:
                 break
             if not data:

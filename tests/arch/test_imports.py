@@ -47,6 +47,22 @@ def test_the_guest_agent_imports_the_standard_library_and_itself_only() -> None:
     assert strangers == []
 
 
+def test_the_interpreter_of_code_contexts_imports_the_standard_library_and_itself_only() -> None:
+    allowed = sys.stdlib_module_names | {"torpor_kernel"}
+    strangers = [
+        f"{file.relative_to(ROOT)}:{line} {name}"
+        for file in (SRC / "torpor_kernel").rglob("*.py")
+        for line, name in imports_of(file)
+        if name.partition(".")[0] not in allowed
+    ]
+    assert strangers == []
+
+
+def test_the_interpreter_of_code_contexts_is_written_for_python_3_8() -> None:
+    for file in (SRC / "torpor_kernel").rglob("*.py"):
+        ast.parse(file.read_text(), feature_version=(3, 8))
+
+
 def test_of_the_guest_agent_only_its_protocol_and_names_are_imported_from_outside() -> None:
     seen = [
         f"{file.relative_to(ROOT)}:{line} {name}"

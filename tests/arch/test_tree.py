@@ -66,7 +66,7 @@ def test_every_link_between_the_documents_leads_somewhere() -> None:
 
 
 def test_the_commands_of_the_readme_are_targets_of_the_makefile() -> None:
-    named = set(re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    named = set(re.findall(r"^\$ make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "test"} <= named <= targets
 

@@ -45,6 +45,7 @@ class TestFakeDriver(VmmContract):
             initrd=tmp_path / "initrd",
             command_line="quiet",
             disks=(Disk(tmp_path / "root.img"),),
+            bays=(None, None),
         )
         with mounted(tmp_path / "cramped", "tmpfs", _CRAMPED) as cramped:
             driver = fake_driver()

@@ -199,9 +199,9 @@ async def test_the_console_is_text(rig: Rig) -> None:
     logs = await rig.http.get(f"/v1/sandboxes/{made}/logs")
     assert (logs.status_code, logs.text) == (200, f"{made} login:\n")
     assert logs.headers["content-type"].startswith("text/plain")
-    for asked in ("true", "1"):
-        refused = await rig.http.get(f"/v1/sandboxes/{made}/logs?follow={asked}")
-        assert (refused.status_code, refused.json()["code"]) == (400, "unsupported")
+    for stream in ("both", "stdout", "stderr"):
+        assert (await rig.http.get(f"/v1/sandboxes/{made}/logs?stream={stream}&follow=false")).text == logs.text
+    assert (await rig.http.get(f"/v1/sandboxes/{made}/logs?stream=x")).status_code == 400
 
 
 async def test_the_console_of_a_failed_sandbox_can_be_read_while_its_host_has_it(rig: Rig) -> None:

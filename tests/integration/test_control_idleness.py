@@ -301,3 +301,11 @@ async def test_a_sweep_that_waits_for_its_turn_goes_by_what_its_owner_wishes_for
         hold.release()
     await rig.clock.jump(100)
     assert await rig.status(made) == "running"
+
+
+async def test_a_code_context_that_waits_for_its_next_cell_is_no_work(rig: Rig) -> None:
+    made = await rig.create(idle_timeout_seconds=60)
+    context = await rig.post(made, "repl/sessions")
+    await rig.post(made, f"repl/sessions/{context['id']}/run", code="1 + 1")
+    await rig.clock.jump(60)
+    await rig.wait_status(made, "hibernated")

@@ -14,6 +14,7 @@ import httpx2
 from torpor.control.access import AccessConfig
 from torpor.control.api.app import create_app
 from torpor.control.hosts import HostClient
+from torpor.control.proxy.addresses import Domain
 from torpor.control.service.plane import DEFAULT_WORKSPACE, Plane, Rules, plane_of
 from torpor.control.service.sandboxes import Owned
 from torpor.control.store.contract import EventListing, Store
@@ -111,13 +112,15 @@ async def control_rig(
     tells_commands: bool = True,
     quota: Quota = NO_QUOTA,
     access: AccessConfig | None = None,
+    ports_domain: Domain | None = None,
 ) -> AsyncIterator[Rig]:
     """Yield a rig without tasks in the background; store, host and clock outlive it."""
     clock = clock or JumpClock()
     host = host or FakeHost(clock)
     kept = store or MemoryStore()
     client = HostClient(host.transport())
-    plane = plane_of(kept, client, clock, Rules(tells_commands=tells_commands, quota=quota))
+    rules = Rules(tells_commands=tells_commands, quota=quota, ports_domain=ports_domain or Domain())
+    plane = plane_of(kept, client, clock, rules)
     transport = MemoryTransport(create_app(plane, KEY, access))
     async with httpx2.AsyncClient(
         transport=transport, base_url="http://localhost", headers={"authorization": f"Bearer {KEY}"}, timeout=None

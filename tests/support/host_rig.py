@@ -17,7 +17,7 @@ from torpor.guest.client import connect
 from torpor.host.admission import Admission
 from torpor.host.api import host_app
 from torpor.host.flow.ask import guest_of
-from torpor.host.flow.boot import boot_and_freeze
+from torpor.host.flow.boot import Rehearsal, boot_and_freeze
 from torpor.host.host import Host
 from torpor.host.live import Live
 from torpor.host.prepared import Preparer
@@ -30,6 +30,7 @@ from torpor.network.addresses import GUEST_MAC
 from torpor.network.fake import FakeNetwork
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
+from torpor.storage.named_volumes import NamedVolumes
 from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 from torpor.testing.fake_guest import FakeGuest
@@ -70,7 +71,8 @@ class HostRig:
         connect_guest = partial(connect, timeout_s=self.connect_s)
         self.preparer = Preparer(self.layout, self.images, choose, connect_guest, self.network)
         live = Live()
-        admission = Admission(live, self.limits)
+        volumes = NamedVolumes(self.layout)
+        admission = Admission(live, self.limits, kept=lambda: volumes.promised_bytes)
         self.host = Host(
             layout=self.layout,
             templates=Templates(self.layout),
@@ -80,12 +82,14 @@ class HostRig:
             connect_guest=connect_guest,
             live=live,
             admission=admission,
+            volumes=volumes,
         )
 
     async def recover(self) -> Live:
         """Take over what is there, as a host agent does at its start."""
         live = await recover(self.layout, self.host.snapshots, self.driver, self.network)
-        admission = Admission(live, self.limits)
+        volumes = self.host.volumes
+        admission = Admission(live, self.limits, kept=lambda: volumes.promised_bytes)
         spares = Spares(self.preparer, admission, keep_s=self.keep_s)
         self.host = dataclasses.replace(self.host, live=live, admission=admission, spares=spares)
         return live
@@ -146,13 +150,15 @@ class HostRig:
             images=images,
             fingerprint=self.driver.fingerprint,
             mac=GUEST_MAC,
+            bays=2,
         )
 
     async def bake(self, digest: str = "digest") -> Template:
         """Boot, freeze and publish the template `base`."""
         with self.host.templates.publish(BASE) as draft:
             log = self.layout.logs / "bake.log"
-            return await boot_and_freeze(self.driver, self.images, self.describe(digest), draft, log, settle_s=0)
+            described, rehearsal = self.describe(digest), Rehearsal(settle_s=0)
+            return await boot_and_freeze(self.driver, self.images, described, draft, log, rehearsal)
 
     @property
     def left(self) -> list[str]:

@@ -14,6 +14,7 @@ import uvicorn
 from control_rig import KEY, Rig, control_rig
 from torpor.control.api.app import create_app
 from torpor.control.front import front
+from torpor.control.proxy.addresses import Domain
 
 IN_GUEST = 8080
 PATIENCE_S = 30
@@ -70,9 +71,9 @@ class PortsRig:
 
 
 @asynccontextmanager
-async def ports_rig() -> AsyncIterator[PortsRig]:
+async def ports_rig(domain: Domain | None = None) -> AsyncIterator[PortsRig]:
     """Serve a rig while the block lasts."""
-    async with control_rig() as rig:
+    async with control_rig(ports_domain=domain) as rig:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
             listening.bind(("127.0.0.1", 0))
             listening.listen()

@@ -136,8 +136,9 @@ def test_a_websocket_wakes_a_sandbox_and_goes_on_over_a_hibernation(serving_sand
         assert line.recv(PATIENCE_S) == mebibyte
         serving_sandbox.hibernate()
         assert serving_sandbox.refresh().state == "hibernated"
-        line.send("still there?")
-        assert line.recv(PATIENCE_S) == "still there?"
+        for message in (mebibyte, "still there?", "é" * (len(mebibyte) // 2), mebibyte[::-1]):
+            line.send(message)  # the first of these wakes it
+            assert line.recv(PATIENCE_S) == message
         assert serving_sandbox.refresh().state == "running"
 
 

@@ -70,3 +70,29 @@ def test_an_image_without_the_files_still_has_root(tmp_path: Path) -> None:
     accounts = Accounts(str(tmp_path))
     assert accounts.find(None).uid == accounts.find("0").uid == 0
     assert accounts.user_name(7) == accounts.group_name(7) == "7"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("ann", (1000, 1000, (10, 100, 1000))),
+        ("ann:users", (1000, 100, (100,))),
+        ("1000:7", (1000, 7, (7,))),
+        ("4242", (4242, 0, (0,))),
+        ("4242:wheel", (4242, 10, (10,))),
+        ("root", (0, 0, (0, 10))),
+    ],
+)
+def test_an_image_names_users_and_groups_also_by_numbers_that_are_nobody_s(
+    accounts: Accounts, text: str, ids: tuple[int, int, tuple[int, ...]]
+) -> None:
+    account = accounts.of_image(text)
+    assert (account.uid, account.gid, account.groups) == ids
+
+
+@pytest.mark.parametrize(
+    "text", ["nobody-here", "ann:nothing", "ann:", ":users", "4294967295", "9" * 20, "1:4294967295"]
+)
+def test_an_image_s_user_that_cannot_be_is_refused(accounts: Accounts, text: str) -> None:
+    with pytest.raises(Refusal, match="there is no"):
+        accounts.of_image(text)

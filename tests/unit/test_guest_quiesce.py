@@ -14,7 +14,7 @@ from torpor_guest.connection import Operation
 from torpor_guest.hooks import Ran
 from torpor_guest.identity import Adoption, IdentityFiles
 from torpor_guest.loop import Timer
-from torpor_guest.quiesce import Quiescence
+from torpor_guest.quiesce import Quiescence, User
 from torpor_guest.refusal import Refusal
 from torpor_guest.requests import Request
 
@@ -141,7 +141,9 @@ class Guest:
         self.marks: dict[bytes, bytes] = {}
         self.secrets: dict[bytes, bytes] | None = None
         self._fails = fails
-        self.quiescence = Quiescence(self.turns, self.tree, self.hooks_there, self.set_clock)  # type: ignore[arg-type]
+        self.synced = 0
+        user = User(self.tree, self.hooks_there, self.sync)  # type: ignore[arg-type]
+        self.quiescence = Quiescence(self.turns, user, self.set_clock)  # type: ignore[arg-type]
         self.thaw, self.count_hooks = self.quiescence.thaw, self.hooks_there.count
         if fails == "files":
             self.files._open = dict.fromkeys(self.files._open, -1)
@@ -149,6 +151,9 @@ class Guest:
     def _maybe_fail(self, what: str) -> None:
         if what == self._fails:
             raise PermissionError(errno.EPERM, "not permitted")
+
+    def sync(self) -> None:
+        self.synced += 1
 
     def set_clock(self, wall_ns: int) -> None:
         self._maybe_fail("clock")

@@ -236,6 +236,30 @@ def test_a_full_disk_in_the_guest_is_told_as_such() -> None:
         Sandbox(client, INFO).filesystem.write("/x", b"x")
 
 
+def test_a_copy_tells_what_was_moved_so_far(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    large = tmp_path / "tree" / "large"
+    large.parent.mkdir()
+    large.write_bytes(b"x" * (2 * PIECE_BYTES))
+    (tmp_path / "tree" / "more").write_bytes(b"y" * 10)
+    sizes = [answer({"path": "/x", "bytes": size}) for size in (2 * PIECE_BYTES, 10)]
+    script = Script([Reply(204, (b"",)), *sizes, listing(entry("/src/a")), streamed(b"z" * PIECE_BYTES, b"z")])
+    script.answers.insert(3, answer(entry("/src", is_dir=True)))
+    with script.client() as client:
+        files = Sandbox(client, INFO).filesystem
+        files.upload(tmp_path / "tree", "/dst", on_progress=lambda moved: told.append((moved.files, moved.bytes)))
+        assert told == [
+            (0, PIECE_BYTES),
+            (0, 2 * PIECE_BYTES),
+            (1, 2 * PIECE_BYTES),
+            (1, 2 * PIECE_BYTES + 10),
+            (2, 2 * PIECE_BYTES + 10),
+        ]
+        told.clear()
+        files.download("/src", tmp_path / "back", on_progress=lambda moved: told.append((moved.files, moved.bytes)))
+    assert told == [(0, PIECE_BYTES), (1, PIECE_BYTES + 1)]
+
+
 async def test_the_async_twin_moves_files_too(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"up" * PIECE_BYTES)
     script = Script([answer({"path": "/x", "bytes": 1}), answer(entry("/f")), streamed(b"down")])

@@ -98,11 +98,20 @@ def test_a_manifest_that_was_cut_or_changed_anywhere_is_never_believed() -> None
         assert read == parse_manifest(text, "it", "mend it")  # blanks between the values mean nothing
 
 
+@pytest.mark.parametrize(("record", "format", "lacks"), [(a_template(), 2, "bays"), (a_snapshot(), 1, "volumes")])
+def test_a_manifest_of_an_older_format_is_read(record: Any, format: int, lacks: str) -> None:
+    said = json.loads(print_manifest(Manifest(record, {})))
+    del said["record"][lacks], said["checksum"]
+    said["format"] = format
+    checksum = hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    assert parse_manifest(json.dumps({**said, "checksum": checksum}).encode(), "it", "") == Manifest(record, {})
+
+
 @pytest.mark.parametrize("record", [a_template(), a_snapshot()])
 def test_a_manifest_of_another_format_is_refused_by_name(record: Any) -> None:
     said = json.loads(print_manifest(Manifest(record, {})))
     said["format"] = 99
-    with pytest.raises(Unsupported, match="it is in format 99, and this version reads format") as caught:
+    with pytest.raises(Unsupported, match="it is in format 99, and this version reads up to") as caught:
         parse_manifest(json.dumps(said).encode(), "it", "mend it")
     assert caught.value.hint == "mend it"
 

@@ -132,10 +132,10 @@ def test_a_snapshot_of_another_format_can_be_removed_but_not_opened(layout: Layo
     publish_snapshot(layout)
     store = Snapshots(layout)
     manifest = store.path(snapshot_id(1)) / MANIFEST
-    said = {**json.loads(manifest.read_text()), "format": 2}
+    said = {**json.loads(manifest.read_text()), "format": 99}
     manifest.chmod(0o600)
     manifest.write_text(json.dumps(said))
-    with pytest.raises(Unsupported, match=f"the snapshot {snapshot_id(1)} is in format 2"):
+    with pytest.raises(Unsupported, match=f"the snapshot {snapshot_id(1)} is in format 99"):
         store.open(snapshot_id(1))
     store.remove(snapshot_id(1))
     assert list(layout.snapshots.iterdir()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from torpor.bench import copies, freezes, jail, lasting, life, neighbours, slots, transfers
+from torpor.bench import copies, freezes, jail, lasting, life, neighbours, slots, streams, transfers
 from torpor.bench.figures import Figure
 from torpor.bench.subject import Subject
 from torpor.errors import InvalidRequest
@@ -36,6 +36,9 @@ MEASURES: Mapping[str, Measure] = {
     "create": Measure("create, first command, delete", life.create, 100, 10),
     "slots": Measure("network slots, opened and made", slots.slots, 50, 10, local=True),
     "exec": Measure("one command after another", life.warm_exec, 200, 30),
+    "first-byte": Measure("first byte of a stream, beside the channel's", streams.first_byte, 100, 20, local=True),
+    "output": Measure("100 MB of output, and what that takes in memory", streams.output, 3, 1),
+    "streams": Measure("50 streams at once", streams.at_once, 2, 1),
     "hibernate": Measure("hibernate, by what was written", freezes.hibernate, 10, 3),
     "wake": Measure("wake, and the first command", life.wake, 30, 5),
     "asleep": Measure("what a hibernated sandbox holds", life.asleep, 5, 2, local=True),

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from torpor.kit.procfs import open_files
+from torpor.sdk import Sandbox
 from torpor.storage.layout import Layout
 from torpor.vmm.qemu.survivors import QemuSurvivors
 
 # Often enough to see a buffer that is held for some tens of milliseconds.
 _LOOK_EVERY_S = 0.02
+_AGENT_KIB = "sed -n 's/^VmHWM:[^0-9]*\\([0-9]*\\).*/\\1/p' /proc/1/status"
 
 
 def machines_running(layout: Layout, sandbox_id: str) -> list[int]:
@@ -44,6 +46,11 @@ def _kib_of(file: Path, names: tuple[str, ...]) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return sum(int(line.split()[1]) for line in lines if line.partition(":")[0] in names)
+
+
+def agent_mib(sandbox: Sandbox) -> float:
+    """Return the largest resident memory of a sandbox's guest agent so far, in MiB."""
+    return int(sandbox.exec(_AGENT_KIB, check=True).stdout) / 1024
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torpor.bench.floors import Floors
 from torpor.bench.machine import Machine
+from torpor.bench.processes import machines_running
 from torpor.errors import NotFound, Unsupported
 from torpor.model.snapshot import Kind
 from torpor.sdk import Client, Sandbox, Snapshot
@@ -78,6 +80,15 @@ class Subject:
             yield made
         finally:
             self.discard([made])
+
+    def pids(self, sandbox: Sandbox) -> dict[str, int]:
+        """Return the processes here that a sandbox's bytes go through: the client; server and VMM if they are here."""
+        pids = {"client": os.getpid()}
+        if self.local is not None:
+            pids["server"] = self.local.pid
+            for pid in machines_running(self.local.layout, sandbox.id):
+                pids["vmm"] = pid
+        return pids
 
     def discard(self, sandboxes: Iterable[Sandbox]) -> None:
         """Delete sandboxes with all their snapshots, some at a time. Deleted ones are fine."""

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from torpor.bench.figures import Figure
-from torpor.bench.processes import growth_of, machines_running, resident_mib
+from torpor.bench.processes import agent_mib, growth_of, resident_mib
 from torpor.bench.subject import Subject
 from torpor.errors import Failed
 from torpor.kit.files import sha256_of
-from torpor.sdk import Sandbox
 
 _MB = 1_000_000
 _SIZE_MB = 100
 _GUEST_PATH = "/var/tmp/blob"  # noqa: S108 - in the guest
-_AGENT_KIB = "sed -n 's/^VmHWM:[^0-9]*\\([0-9]*\\).*/\\1/p' /proc/1/status"
 
 
 def idle(subject: Subject, _rounds: int) -> Iterator[Figure]:
@@ -35,12 +33,12 @@ def files(subject: Subject, rounds: int) -> Iterator[Figure]:
     with subject.sandbox() as sandbox, tempfile.TemporaryDirectory(prefix="torpor-bench-") as folder:
         there, back = Path(folder) / "there", Path(folder) / "back"
         _fill(there)
-        agent = _agent_mib(sandbox)
-        with growth_of(_pids(subject, sandbox)) as growth:
+        agent = agent_mib(sandbox)
+        with growth_of(subject.pids(sandbox)) as growth:
             for _ in range(rounds):
                 rates["upload"].append(_rate(lambda: sandbox.filesystem.upload(there, _GUEST_PATH)))
                 rates["download"].append(_rate(lambda: sandbox.filesystem.download(_GUEST_PATH, back)))
-        grown = {name: [mib] for name, mib in growth.items()} | {"agent": [_agent_mib(sandbox) - agent]}
+        grown = {name: [mib] for name, mib in growth.items()} | {"agent": [agent_mib(sandbox) - agent]}
         if sha256_of(there) != sha256_of(back):
             raise Failed("the file that came back is not the one that was sent")
     for name, values in rates.items():
@@ -60,17 +58,3 @@ def _rate(action: Callable[[], object]) -> float:
     started = time.perf_counter()
     action()
     return _SIZE_MB / (time.perf_counter() - started)
-
-
-def _pids(subject: Subject, sandbox: Sandbox) -> dict[str, int]:
-    pids = {"client": os.getpid()}
-    if subject.local is not None:
-        pids["server"] = subject.local.pid
-        for pid in machines_running(subject.local.layout, sandbox.id):
-            pids["vmm"] = pid
-    return pids
-
-
-def _agent_mib(sandbox: Sandbox) -> float:
-    """Return the guest agent's largest resident memory so far, in MiB."""
-    return int(sandbox.exec(_AGENT_KIB, check=True).stdout) / 1024

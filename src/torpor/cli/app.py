@@ -14,6 +14,7 @@ from torpor.cli import (
     cp,
     doctor,
     exec,
+    explore,
     history,
     life,
     network,
@@ -32,6 +33,7 @@ from torpor.cli import (
     up,
     usage,
     version,
+    volume,
 )
 from torpor.errors import InvalidRequest, TorporError
 
@@ -79,6 +81,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., object]]] = {
         "rollback": snapshot.rollback,
         "restore": sandbox.restore,
         "fork": sandbox.fork,
+        "explore": explore.explore,
         "tree": tree.tree,
     },
     _ACCOUNT: {
@@ -103,6 +106,7 @@ for panel, commands in _COMMANDS.items():
         app.command(name, cls=_CLASSES.get(name), rich_help_panel=panel)(command)
 app.add_typer(snapshot.app, name="snapshot", rich_help_panel=_COPIES)
 app.add_typer(template.app, name="template", rich_help_panel=_SERVER)
+app.add_typer(volume.app, name="volume", rich_help_panel=_SANDBOXES)
 app.add_typer(token.app, name="token", rich_help_panel=_ACCOUNT)
 
 

@@ -31,7 +31,11 @@ def audit(
 
     With --json each entry is a JSON object on a line of its own.
 
-    Examples: `torpor audit`, `torpor audit --kind change --workspace "*"`
+    Examples:
+
+    * what happened last: `torpor audit --limit 20`
+    * who was turned away: `torpor audit --kind refused`
+    * all changes on this server, for an archive: `torpor audit --kind change --workspace '*' --json`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 

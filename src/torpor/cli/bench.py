@@ -44,7 +44,10 @@ def bench(  # noqa: PLR0913 - each is one thing to say about a run
     Uses the server that runs, or starts one for as long as it takes. Everything it makes is deleted. Takes five to ten
     minutes; keep the machine quiet meanwhile. Exits with 1 if a measure failed.
 
-    Example: `torpor bench --quick --plot figures.svg`
+    Examples:
+
+    * under two minutes, with a drawing: `torpor bench --quick --plot figures.svg`
+    * two measures, often: `torpor bench --only create,wake --n 50`
     """
     import logging  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torpor.wire.capacity import Capacity, Promise, QuotaView
 
 _COLUMNS = ("of", "used", "limit")
-_COUNTED = ("sandboxes", "snapshots", "machines")
+_COUNTED = ("sandboxes", "snapshots", "machines", "templates", "builds", "volumes")
 
 
 def capacity(json: Json = False) -> None:
@@ -21,7 +21,9 @@ def capacity(json: Json = False) -> None:
 
     Memory and disk of a workspace count in any state, those of the host only while a machine runs.
 
-    Example: `torpor capacity`
+    Examples:
+
+    * before you start many: `torpor capacity`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 
@@ -42,7 +44,8 @@ def _room(client: Client) -> Capacity | None:
 
 
 def _of_workspace(quota: QuotaView) -> list[tuple[str, ...]]:
-    return [_row(f"your {name}", getattr(quota, name), name) for name in ("sandboxes", "memory", "disk", "snapshots")]
+    names = ("sandboxes", "memory", "disk", "snapshots", "templates", "builds", "volumes", "volume_space")
+    return [_row(f"your {name.replace('_', ' ')}", getattr(quota, name), name) for name in names]
 
 
 def _of_host(room: Capacity) -> list[tuple[str, ...]]:

@@ -11,7 +11,9 @@ from torpor.cli.options import Home, Json, home_folder, server_parts
 def doctor(home: Home = None, json: Json = False) -> int:
     """Say what this machine can do, and what to do about each lack. Exits with 1 if sandboxes cannot run here.
 
-    Example: `torpor doctor`
+    Examples:
+
+    * the first thing to run on a new machine: `torpor doctor`
     """
     with server_parts():
         from torpor.host.doctor import examine  # noqa: PLC0415

@@ -17,12 +17,11 @@ from torpor.cli import output
 from torpor.cli.options import EnvVars, Json, SandboxName, named_values
 from torpor.cli.process import TIMEOUT_CODE, record
 from torpor.errors import ExecTimeout, InvalidRequest
-from torpor.wire.public import MAX_STDIN_BYTES
 
 if TYPE_CHECKING:
     from typer._click.core import Context
 
-    from torpor.sdk import ExecResult, Sandbox
+    from torpor.sdk import ExecResult, Process, Sandbox
 
 _SILENT_PIPE_S = 10.0
 
@@ -41,17 +40,26 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
     env: EnvVars = None,
     user: Annotated[str | None, typer.Option(help="The guest's user it runs as.  [default: root]")] = None,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", "-n", help="Do not read stdin.")] = False,
-    wait_stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Wait for what is piped in, however long.")] = False,
+    wait_stdin: Annotated[
+        bool, typer.Option("--stdin", "-i", help="Pass stdin on as it comes, however long and however much.")
+    ] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", "-t", help="Give it a terminal, joined to this one.")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for it: print its id and end.")] = False,
     json: Json = False,
 ) -> int:
     """Run a command and exit with its code; 124 if it took too long. Ctrl-C ends it.
 
-    What is piped in becomes its stdin (16 MiB at most). Options stand before the command; from its first word on
-    everything belongs to it. A restart of the server in the meantime is waited out. With `--detach` it runs on alone:
-    `torpor attach` listens to it, `torpor ps` shows it, `torpor kill` ends it.
+    What is piped in becomes its stdin (16 MiB at most, and any amount with -i). Options stand before the command; from
+    its first word on everything belongs to it. A restart of the server in the meantime is waited out. With `--detach`
+    it runs on alone: `torpor attach` listens to it, `torpor ps` shows it, `torpor kill` ends it.
 
-    Examples: `torpor exec ID 'cd /work && make test'`, `torpor exec ID --timeout 60 -- python3 -c 'print(1)'`
+    Examples:
+
+    * one word is run by a shell: `torpor exec demo 'cd /work && ls'`
+    * several are run as they are: `torpor exec demo --timeout 60 -- python3 -c 'print(1)'`
+    * what is piped in is its stdin: `echo 'print(2)' | torpor exec demo python3`
+    * as it comes, and however much: `seq 9 | torpor exec -i demo cat`
+    * on a terminal, with keys, size and Ctrl-C: `torpor exec -it demo python3`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -61,10 +69,18 @@ def exec_command(  # noqa: PLR0913 - each is one thing to say about a command
         timeout,
         cwd,
         user,
-        None if no_stdin else piped_stdin(patient=wait_stdin),
     )
+    if terminal and (detach or json):
+        raise InvalidRequest("-t joins a terminal to this one, which goes with neither --detach nor --json")
+    is_streamed = wait_stdin and not (detach or json or no_stdin)
+    if not (terminal or is_streamed or no_stdin):
+        order = dataclasses.replace(order, stdin=piped_stdin(patient=wait_stdin))
     with connection() as client:
         box = find(client, sandbox)
+        if terminal:
+            return _on_terminal(box, order, with_stdin=not no_stdin)
+        if is_streamed:
+            return _streamed(box, order)
         return _start(box, order, json=json) if detach else _run(box, order, json=json)
 
 
@@ -77,7 +93,7 @@ class _Order:
     timeout_s: float | None
     cwd: str | None
     user: str | None
-    stdin: bytes | None
+    stdin: bytes | None = None
 
 
 def _run(box: Sandbox, order: _Order, *, json: bool) -> int:
@@ -101,15 +117,50 @@ def _run(box: Sandbox, order: _Order, *, json: bool) -> int:
     return result.exit_code
 
 
-def _start(box: Sandbox, order: _Order, *, json: bool) -> int:
-    process = box.start(
+def _on_terminal(box: Sandbox, order: _Order, *, with_stdin: bool) -> int:
+    from torpor.cli.terminal import HANGUP_S, join, size_here  # noqa: PLC0415
+
+    rows, cols = size_here()
+    pty = box.pty(
+        order.command,
+        rows=rows,
+        cols=cols,
+        timeout_seconds=order.timeout_s,
+        cwd=order.cwd,
+        env=order.env,
+        user=order.user,
+        hangup_seconds=HANGUP_S,
+    )
+    try:
+        return join(box, pty, with_stdin=with_stdin)
+    except ExecTimeout as error:
+        output.fail(error)
+        return TIMEOUT_CODE
+
+
+def _streamed(box: Sandbox, order: _Order) -> int:
+    from torpor.cli.streamed import talk  # noqa: PLC0415
+
+    try:
+        return talk(lambda: _started(box, order, stdin=True))
+    except ExecTimeout as error:
+        output.fail(error)
+        return TIMEOUT_CODE
+
+
+def _started(box: Sandbox, order: _Order, *, stdin: bytes | bool) -> Process:
+    return box.start(
         order.command,
         timeout_seconds=order.timeout_s,
         cwd=order.cwd,
         env=order.env,
         user=order.user,
-        stdin=False if order.stdin is None else order.stdin,
+        stdin=stdin,
     )
+
+
+def _start(box: Sandbox, order: _Order, *, json: bool) -> int:
+    process = _started(box, order, stdin=False if order.stdin is None else order.stdin)
     if json:
         output.show_json(record(process.info))
     else:
@@ -159,11 +210,13 @@ def piped_stdin(*, patient: bool = False) -> bytes | None:
         return None
     if (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not patient:
         _wait_first_byte(descriptor)
+    from torpor.wire.public import MAX_STDIN_BYTES  # noqa: PLC0415
+
     data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if len(data) > MAX_STDIN_BYTES:
         raise InvalidRequest(
             f"more than {MAX_STDIN_BYTES >> 20} MiB is piped in, which is the most a command's stdin can take",
-            hint="copy it with `torpor cp - ID:/path` and let the command read the file",
+            hint="with -i it is passed on as it comes, however much it is",
         )
     return data
 

@@ -34,7 +34,11 @@ def logs(
 
     With --json each event is a JSON object on a line of its own.
 
-    Examples: `torpor logs sbx-4kd9m2x7p0c5w8zt`, `torpor logs --events --follow`
+    Examples:
+
+    * what its kernel and the guest agent said: `torpor logs demo`
+    * what happened to it: `torpor logs demo --events`
+    * the changes of state of all: `torpor logs --events --type state`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

@@ -26,7 +26,11 @@ def ttl(
 ) -> None:
     """Give a sandbox a new end of its life, counted from now, or none; without TIME, say when it ends.
 
-    Example: `torpor ttl sbx-4kd9m2x7p0c5w8zt 2h`
+    Examples:
+
+    * when does it end: `torpor ttl demo`
+    * in two hours: `torpor ttl demo 2h`
+    * never: `torpor ttl demo persistent`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -53,7 +57,10 @@ def idle(
 
     Without TIME, say how it is now.
 
-    Example: `torpor idle sbx-4kd9m2x7p0c5w8zt 15m`
+    Examples:
+
+    * it sleeps when nobody has used it for so long: `torpor idle demo 15m`
+    * it does not: `torpor idle demo never`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

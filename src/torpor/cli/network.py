@@ -63,7 +63,11 @@ def network(
 ) -> None:
     """Show what a sandbox may reach and what it could not, or set it. A sandbox that hibernates is not woken.
 
-    Example: `torpor network sbx-4kd9m2x7p0c5w8zt --allow code.example.com --allow '*.files.example.com'`
+    Examples:
+
+    * what it may reach, and what it was denied: `torpor network demo`
+    * these, and nothing else: `torpor network demo --allow code.example.com --allow '*.files.example.com'`
+    * nothing, from now on: `torpor network demo none`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

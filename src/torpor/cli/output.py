@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from torpor.cli.wording import plain
 from torpor.errors import HostUnreachable, InvalidRequest, SandboxLost, TorporError
-from torpor.wire.errors import to_body
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -34,6 +33,8 @@ _STATE_STYLES = {
 }
 # A column of cells no longer than this is never folded.
 _SHORT = 12
+# A column that is folded, or cut, is at least so wide.
+_FOLDED = 8
 # A table that no person looks at is never folded.
 _UNBOUNDED_WIDTH = 1_000_000
 
@@ -97,17 +98,22 @@ def table(
     On a narrow terminal the `cut` columns lose their ends and other long ones are folded; the first stays whole.
     """
     if rows:
-        _say_drawn(_drawn(columns, rows, cut))
+        titles = [max(column.split(), key=len) for column in columns]
+        # Rather than lose the ends of what has to be read whole, let a narrow terminal break the lines.
+        _say_drawn(_drawn(columns, rows, cut), _width_of(titles, rows, gap=1))
     else:
         note(empty)
 
 
 @contextlib.contextmanager
-def redrawn() -> Iterator[Callable[[Sequence[str], Sequence[Sequence[str]]], None]]:
-    """Give a function that shows rows under their columns' names in the place of those it showed before."""
+def redrawn(*, beside: bool = False) -> Iterator[Callable[[Sequence[str], Sequence[Sequence[str]]], None]]:
+    """Give a function that shows rows under their columns' names in the place of those it showed before.
+
+    `beside`: on stderr, beside the result.
+    """
     from rich.live import Live  # noqa: PLC0415
 
-    with Live(console=_console(sys.stdout), auto_refresh=False) as live:
+    with Live(console=_console(sys.stderr if beside else sys.stdout), auto_refresh=False) as live:
         yield lambda columns, rows: live.update(_drawn(columns, rows), refresh=True)
 
 
@@ -117,17 +123,31 @@ def is_shown() -> bool:
 
 
 def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str] = frozenset()) -> Table:
+    """Return a table. On a narrow terminal names of columns take several lines, and columns stand closer."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    is_tight = _width_of(columns, rows, gap=2) > _console(sys.stdout).width
+    drawn = Table(box=None, pad_edge=False, padding=(0, 1 if is_tight else 2, 0, 0), header_style="bold")
     for place, column in enumerate(columns):
-        is_short = all(len(row[place]) <= _SHORT for row in rows)
         overflow: Literal["ellipsis", "fold"] = "ellipsis" if column in cut else "fold"
-        drawn.add_column(column.upper(), no_wrap=place == 0 or is_short, overflow=overflow)
+        title = column.upper().replace(" ", "\n") if is_tight else column.upper()
+        drawn.add_column(title, no_wrap=_is_whole(place, rows), overflow=overflow)
     for row in rows:
         drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
     return drawn
+
+
+def _is_whole(place: int, rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether a column is never folded: the first, and those of short cells."""
+    return place == 0 or all(len(row[place]) <= _SHORT for row in rows)
+
+
+def _width_of(titles: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> int:
+    """Return how wide a table is at the least: with what is whole in full, and something of the rest."""
+    cells = [[len(title), *(len(row[place]) for row in rows)] for place, title in enumerate(titles)]
+    widths = [max(lengths) if _is_whole(place, rows) else _FOLDED for place, lengths in enumerate(cells)]
+    return sum(widths) + gap * len(titles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +181,9 @@ def _grow(tree: Tree, branch: Branch) -> None:
         _grow(limb, one)
 
 
-def _say_drawn(drawn: Table | Tree) -> None:
+def _say_drawn(drawn: Table | Tree, width: int = 0) -> None:
     console = _console(sys.stdout)
+    console.width = max(console.width, width)
     with console.capture() as held:
         console.print(drawn)
     # A line is filled up to its width, which nobody sees but who pipes it on.
@@ -228,6 +249,39 @@ def progress() -> Iterator[Callable[[Progress], None]]:
         yield report
 
 
+@contextlib.contextmanager
+def moving(text: str, total: int | None, files: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows a person how many bytes, and whole files, of so many have been moved.
+
+    None: how many there are is not known. It is gone when the block ends.
+    """
+    if not is_watched():
+        yield _unseen
+        return
+    from rich import progress  # noqa: PLC0415
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=None),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(compact=True),
+    )
+    with progress.Progress(*columns, console=_console(sys.stderr), transient=True, expand=True) as live:
+        task = live.add_task(text, total=total)
+
+        def show(count: int, done: int) -> None:
+            said = text if files in (None, 1) else f"{text} {done}/{files}"
+            live.update(task, completed=count, description=said)
+
+        yield show
+
+
+def _unseen(count: int, done: int) -> None:
+    """Show nothing: nobody looks."""
+    del count, done
+
+
 def _plain_progress(event: Progress) -> None:
     if event.done:
         warn(f"{event.step}: done in {event.elapsed_s:.1f} s")
@@ -268,6 +322,8 @@ def fail(error: BaseException) -> int:
     """Print an error as one line on stderr, or for programs as the API's error body, and return the exit code."""
     known = error if isinstance(error, TorporError) else InvalidRequest(_sentence(error))
     if _Mode.as_json:
+        from torpor.wire.errors import to_body  # noqa: PLC0415 - it takes longer than a completion may
+
         sys.stderr.write(to_body(known).model_dump_json(exclude_none=True) + "\n")
         return 1
     complain(known.message, known.hint or _way_out(known))
@@ -316,6 +372,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return facts(value)
     return value.isoformat() if isinstance(value, datetime) else dict(value)  # type: ignore[call-overload]
 
 

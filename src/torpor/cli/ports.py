@@ -13,7 +13,9 @@ from torpor.cli.options import Json, SandboxName, seconds
 def ports(sandbox: SandboxName, json: Json = False) -> None:
     """List the TCP ports on which servers in a sandbox listen. Wakes it.
 
-    Example: `torpor ports sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * who listens there: `torpor ports demo`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -43,7 +45,10 @@ def url(
 ) -> None:
     """Print a link to a server in a sandbox: whoever has it may use that server. Following it wakes the sandbox.
 
-    Example: `torpor url sbx-4kd9m2x7p0c5w8zt 8080 --expires 15m`
+    Examples:
+
+    * for a browser: `torpor url demo 8080 --expires 15m`
+    * for curl, on machines that cannot look *.localhost up: `torpor url demo 8080 --by-path`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

@@ -27,7 +27,9 @@ def ps(sandbox: SandboxName, json: Json = False) -> None:
 
     KIND is `process` for what `torpor exec --detach` started, and `exec` for what somebody waits for, or waited for.
 
-    Example: `torpor ps sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * what runs there, and what has ended: `torpor ps demo`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -56,7 +58,9 @@ def attach(
 
     It may have ended already. Ctrl-C leaves it alone; `torpor kill` ends it.
 
-    Example: `torpor attach sbx-4kd9m2x7p0c5w8zt job-8m2x7p0c5w4zt9kd`
+    Examples:
+
+    * listen to it, from its beginning: `job=$(torpor exec -d demo 'make; sleep 1'); torpor attach demo $job`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -82,7 +86,9 @@ def kill(
 ) -> int:
     """Send commands of a sandbox a signal; KILL unless another one is given.
 
-    Example: `torpor kill sbx-4kd9m2x7p0c5w8zt job-8m2x7p0c5w4zt9kd -s TERM`
+    Examples:
+
+    * ask it to end: `job=$(torpor exec -d demo 'sleep 600'); torpor kill demo $job -s TERM`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

@@ -34,6 +34,7 @@ from torpor.cli.options import (
     seconds,
 )
 from torpor.cli.secrets import NoSecrets, SecretFile, Secrets, secrets_of
+from torpor.cli.volume import Attached, volumes_of
 from torpor.errors import NotFound
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
     secret_file: SecretFile = None,
     network: Network = None,
     allow: Allowed = None,
+    volume: Attached = None,
     cpu: Cpu = None,
     memory: Memory = None,
     disk: Disk = None,
@@ -65,7 +67,12 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
 ) -> None:
     """Make a sandbox and print its id.
 
-    Example: `torpor create agent --ttl 2h -m run=42`
+    Examples:
+
+    * for two hours, with a label to find it by: `torpor create base --ttl 2h -m run=42`
+    * looks after itself: `torpor create --idle 15m --on-crash restore --checkpoint-every 5m`
+    * cut off from everything: `torpor create --network none -e LANG=C`
+    * with a disk that outlives it: `torpor volume create corpus && torpor create --volume corpus:/data`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
     from torpor.sdk import Sandbox  # noqa: PLC0415
@@ -83,6 +90,7 @@ def create(  # noqa: PLR0913 - each is one thing to say about a sandbox
             cpu=cpu,
             memory_mb=memory,
             disk_gb=disk,
+            volumes=volumes_of(volume),
             client=client,
             **care(idle, on_idle, on_crash, checkpoint_every, checkpoint_execs, checkpoint_keep),
         )
@@ -115,7 +123,9 @@ def restore(  # noqa: PLR0913 - each is one thing to say about a sandbox
 ) -> None:
     """Make a sandbox from a snapshot and print its id. It runs on from where the snapshot was taken.
 
-    Example: `torpor restore snp-8m2x7p0c5w4zt9kd --ttl 2h`
+    Examples:
+
+    * one more that begins there: `torpor restore ready --ttl 2h`
     """
     from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
     from torpor.sdk import Sandbox  # noqa: PLC0415
@@ -158,7 +168,9 @@ def fork(  # noqa: PLR0913 - each is one thing to say about the copies
 
     The copies go their own ways from there. The sandbox may run, be paused or hibernate, and stays as it is.
 
-    Example: `torpor fork sbx-4kd9m2x7p0c5w8zt -n 2 -m try=refactor`
+    Examples:
+
+    * two, with a label to find them by: `torpor fork demo -n 2 -m try=refactor`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -186,7 +198,10 @@ def list_all(
 ) -> None:
     """List the sandboxes, newest first.
 
-    Example: `torpor list -m run=42`
+    Examples:
+
+    * all of your workspace: `torpor list`
+    * those of one run that are awake: `torpor list -m run=42 --state running`
     """
     from itertools import islice  # noqa: PLC0415
 
@@ -209,7 +224,10 @@ def list_all(
 def show(sandbox: SandboxName, json: Json = False) -> None:
     """Show everything about one sandbox.
 
-    Example: `torpor show sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * `torpor show demo`
+    * for programs: `torpor show demo --json`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -228,7 +246,10 @@ def rm(
 ) -> int:
     """Delete sandboxes and all that is in them.
 
-    Example: `torpor rm sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * `torpor rm demo`
+    * two, one of which may be gone already: `torpor rm -f demo other`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -306,6 +327,7 @@ def _described(info: SandboxInfo) -> dict[str, str]:
         "network": reach_told(info.network),
         "address": info.guest_ip or "",
         "secrets": ", ".join(info.secret_names),
+        "volumes": ", ".join(wording.attached(each) for each in info.volumes),
         "created": f"{info.created_at:%Y-%m-%d %H:%M:%S %Z} ({wording.ago(info.created_at)} ago)",
         "ends": f"{info.expires_at:%Y-%m-%d %H:%M:%S %Z} (in {wording.ago(info.expires_at)})"
         if info.expires_at

@@ -68,7 +68,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each is one thing to say about a server
 
     Addresses that other machines reach take --tls-cert and --tls-key.
 
-    Example: `sudo torpor serve`
+    Examples:
+
+    * at 127.0.0.1:7070: `sudo torpor serve`
+    * for other machines: `sudo torpor serve --host 0.0.0.0 --tls-cert fullchain.pem --tls-key key.pem`
     """
     listening = listening_on(host, port, tls_files(tls_cert, tls_key), insecure_http=insecure_http)
     folder = home_folder(home)

@@ -59,7 +59,9 @@ def take(
 ) -> None:
     """Take a snapshot of a sandbox and print its id; the word `take` can be left out.
 
-    Example: `torpor snapshot sbx-4kd9m2x7p0c5w8zt --name deps-installed`
+    Examples:
+
+    * before what might go wrong: `torpor snapshot demo --name deps-installed`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 
@@ -81,7 +83,9 @@ def take(
 def show(snapshot: SnapshotName, json: Json = False) -> None:
     """Show everything about one snapshot.
 
-    Example: `torpor snapshot show snp-8m2x7p0c5w4zt9kd`
+    Examples:
+
+    * `torpor snapshot show ready`
     """
     from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
 
@@ -97,7 +101,9 @@ def show(snapshot: SnapshotName, json: Json = False) -> None:
 def verify(snapshots: SnapshotNames, json: Json = False) -> int:
     """Read snapshots whole and compare every byte with what was written. Exits with 1 if one is damaged.
 
-    Example: `torpor snapshot verify snp-8m2x7p0c5w4zt9kd`
+    Examples:
+
+    * is it whole: `torpor snapshot verify ready`
     """
     from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
 
@@ -125,7 +131,9 @@ def rm(
 ) -> int:
     """Remove snapshots and give their space back. Sandboxes made from them live on.
 
-    Example: `torpor snapshot rm snp-8m2x7p0c5w4zt9kd`
+    Examples:
+
+    * `torpor snapshot rm ready`
     """
     from torpor.cli.link import connection, find_snapshot  # noqa: PLC0415
 
@@ -159,7 +167,10 @@ def list_all(
 
     SIZE is what one takes up on disk beyond what it shares with its PARENT. With --tree they are drawn by descent.
 
-    Example: `torpor snapshots sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * those of one sandbox: `torpor snapshots demo`
+    * which came after which: `torpor snapshots --tree`
     """
     from itertools import islice  # noqa: PLC0415
 
@@ -188,7 +199,9 @@ def rollback(sandbox: SandboxName, snapshot: SnapshotName, json: Json = False) -
 
     It keeps its id, its name and the end of its life. `torpor restore` makes a new sandbox instead.
 
-    Example: `torpor rollback sbx-4kd9m2x7p0c5w8zt snp-8m2x7p0c5w4zt9kd`
+    Examples:
+
+    * after an experiment: `torpor rollback demo ready`
     """
     from torpor.cli.link import connection, find, find_snapshot  # noqa: PLC0415
 

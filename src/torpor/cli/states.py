@@ -21,7 +21,9 @@ def hibernate(sandboxes: SandboxNames, json: Json = False) -> int:
 
     `torpor wake`, or any command or copy, brings one back in mid-instruction, exactly where it left off.
 
-    Example: `torpor hibernate sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * for a night, or while a model thinks: `torpor hibernate demo`
     """
     return _each(sandboxes, "hibernating", lambda sandbox: sandbox.hibernate(), json=json)
 
@@ -35,7 +37,9 @@ def wake(
 ) -> int:
     """Bring sandboxes back from hibernation.
 
-    Example: `torpor wake sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * with two more hours to live: `torpor wake demo --ttl 2h`
     """
     life = None if ttl is None else seconds(ttl, "--ttl")
     return _each(sandboxes, "waking", lambda sandbox: sandbox.wake(life), json=json)
@@ -46,7 +50,9 @@ def pause(sandboxes: SandboxNames, json: Json = False) -> int:
 
     Their memory stays in use; `torpor hibernate` frees that too.
 
-    Example: `torpor pause sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * for a moment: `torpor pause demo`
     """
     return _each(sandboxes, "pausing", lambda sandbox: sandbox.pause(), json=json)
 
@@ -54,7 +60,9 @@ def pause(sandboxes: SandboxNames, json: Json = False) -> int:
 def resume(sandboxes: SandboxNames, json: Json = False) -> int:
     """Let paused sandboxes go on.
 
-    Example: `torpor resume sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * `torpor resume demo`
     """
     return _each(sandboxes, "resuming", lambda sandbox: sandbox.resume(), json=json)
 

@@ -1,13 +1,13 @@
-"""Templates: build, list, rm."""
+"""Templates: build, list, show, rm, and their builds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from torpor.cli import output, wording
-from torpor.cli.options import Home, Json, TemplateName, home_folder, server_parts
+from torpor.cli import output, template_build, wording
+from torpor.cli.options import Json, TemplateName
 
 if TYPE_CHECKING:
     from torpor.wire.public import TemplateView
@@ -17,43 +17,16 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-
-
-@app.command()
-def build(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="base or agent.", show_default=False)],
-    force: Annotated[bool, typer.Option("--force", help="Build it again although nothing has changed.")] = False,
-    home: Home = None,
-    json: Json = False,
-) -> None:
-    """Build a template: make its disk, boot it once, freeze it. Takes a few minutes the first time; needs root.
-
-    Example: `sudo torpor template build base`
-    """
-    import asyncio  # noqa: PLC0415
-    import logging  # noqa: PLC0415
-
-    with server_parts():
-        from torpor.cli.logs import log_to_stderr  # noqa: PLC0415
-        from torpor.host.bake import build_template  # noqa: PLC0415
-
-    log_to_stderr(logging.WARNING)
-    with output.progress() as report:
-        view = asyncio.run(build_template(home_folder(home), name, force=force, report=report))
-    if json:
-        output.show_json(_record(view))
-        return
-    output.say(
-        f"template {view.name} is ready: {wording.size(view.size_bytes)}, "
-        f"cold boot {view.cold_boot_ms / 1000:.1f} s under {view.accelerator}"
-    )
+app.command()(template_build.build)
 
 
 @app.command("list")
 def list_all(json: Json = False) -> None:
-    """List the templates of the running server.
+    """List the templates that can be used: the workspace's own, and everybody's.
 
-    Example: `torpor template list`
+    Examples:
+
+    * what there is to start from: `torpor template list`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 
@@ -63,9 +36,40 @@ def list_all(json: Json = False) -> None:
         output.show_json([_record(view) for view in views])
         return
     output.table(
-        ("name", "cpu", "memory", "disk", "size", "cold boot", "accelerator", "age"),
+        ("name", "of", "cpu", "memory", "disk", "size", "cold boot", "accelerator", "age"),
         [_row(view) for view in views],
         empty="There are no templates. `sudo torpor template build base` makes one.",
+    )
+
+
+@app.command()
+def show(name: TemplateName, json: Json = False) -> None:
+    """Show one template.
+
+    Examples:
+
+    * `torpor template show base`
+    """
+    from torpor.cli.link import connection  # noqa: PLC0415
+
+    with connection() as client:
+        view = client.templates.get(name)
+    if json:
+        output.show_json(_record(view))
+        return
+    output.fields(
+        {
+            "name": view.name,
+            "of": view.workspace or "everybody",
+            "made": f"{wording.instant(view.created_at)}, {wording.ago(view.created_at)} ago",
+            "from": wording.plain(view.description or ""),
+            "processors": str(view.cpu),
+            "memory": f"{view.memory_mb} MiB",
+            "disk": f"{view.disk_gb} GiB",
+            "size": wording.size(view.size_bytes),
+            "cold boot": f"{view.cold_boot_ms / 1000:.1f} s under {view.accelerator}",
+            "fingerprint": view.fingerprint,
+        }
     )
 
 
@@ -74,9 +78,11 @@ def rm(
     name: TemplateName,
     json: Json = False,
 ) -> None:
-    """Remove a template. Sandboxes made from it live on.
+    """Remove a template. Sandboxes made from it live on. For one that is everybody's it takes an admin's key.
 
-    Example: `torpor template rm agent`
+    Examples:
+
+    * `torpor template rm warm`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 
@@ -87,6 +93,11 @@ def rm(
     output.note(f"removed {name}")
 
 
+app.command()(template_build.builds)
+app.command()(template_build.logs)
+app.command()(template_build.cancel)
+
+
 def _record(view: TemplateView) -> dict[str, Any]:
     return view.model_dump(mode="json")
 
@@ -94,6 +105,7 @@ def _record(view: TemplateView) -> dict[str, Any]:
 def _row(view: TemplateView) -> tuple[str, ...]:
     return (
         view.name,
+        view.workspace or "everybody",
         str(view.cpu),
         f"{view.memory_mb} MiB",
         f"{view.disk_gb} GiB",

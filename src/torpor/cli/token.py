@@ -42,7 +42,10 @@ def create(
 ) -> None:
     """Make a key and print it. It is shown this once, and kept nowhere.
 
-    Example: `export TORPOR_API_KEY=$(torpor token create ci --expires 30d)`
+    Examples:
+
+    * for a program, for a month: `torpor token create ci --expires 30d`
+    * the first key of another workspace: `torpor token create ops --workspace lab --admin`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 
@@ -63,7 +66,9 @@ def create(
 def list_all(workspace: OfWorkspace = None, json: Json = False) -> None:
     """List keys by their beginnings, also those that are over.
 
-    Example: `torpor token list`
+    Examples:
+
+    * `torpor token list`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 
@@ -87,7 +92,9 @@ def revoke(
 ) -> int:
     """Revoke keys: from then on they open nothing.
 
-    Example: `torpor token revoke tpr_4kd9m2x7`
+    Examples:
+
+    * by its beginning, never whole: `key=$(torpor token create once); torpor token revoke ${key:0:12}`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 

@@ -26,7 +26,10 @@ def top(
 
     CPU is a part of one processor. Ctrl-C ends it. For programs (--json), and where no terminal is, it looks once.
 
-    Example: `torpor top`
+    Examples:
+
+    * until Ctrl-C: `torpor top`
+    * one look, for programs: `torpor top --once --json`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
 

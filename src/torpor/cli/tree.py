@@ -56,7 +56,10 @@ def tree(
 ) -> None:
     """Show sandboxes and snapshots by descent: which were taken, restored or forked from which.
 
-    Example: `torpor tree sbx-4kd9m2x7p0c5w8zt`
+    Examples:
+
+    * everything: `torpor tree`
+    * one, and what came from it: `torpor tree demo`
     """
     from torpor.cli.link import connection  # noqa: PLC0415
     from torpor.sdk import Sandbox, Snapshot  # noqa: PLC0415

@@ -45,7 +45,10 @@ def up(  # noqa: PLR0913, PLR0917 - each is one thing to say about a server
     What it says goes to `server.log` in its home folder. Addresses that other machines reach take --tls-cert and
     --tls-key.
 
-    Example: `sudo torpor up`
+    Examples:
+
+    * `sudo torpor up`
+    * somewhere else: `sudo torpor up --home /srv/torpor --port 8080`
     """
     listening = listening_on(host, port, tls_files(tls_cert, tls_key), insecure_http=insecure_http)
     folder = home_folder(home)
@@ -65,7 +68,9 @@ def up(  # noqa: PLR0913, PLR0917 - each is one thing to say about a server
 def down(home: Home = None, json: Json = False) -> None:
     """Stop the server and wait for its end. What runs is put to sleep first, and wakes when it is used again.
 
-    Example: `sudo torpor down`
+    Examples:
+
+    * `sudo torpor down`
     """
     running = record.read(home_folder(home))
     if running is not None:

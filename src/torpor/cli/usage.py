@@ -38,7 +38,10 @@ def usage(
     ACTIVE is the part of its time that one was running, and so paid for; SAVED the part of the price of an always-on
     machine that need not be paid. The last line is the sum.
 
-    Examples: `torpor usage -m run=42`, `torpor usage --since 7d --csv`
+    Examples:
+
+    * what one run cost, its deleted sandboxes too: `torpor usage -m run=42`
+    * a week, for a spreadsheet: `torpor usage --since 7d --csv`
     """
     from torpor.cli.link import connection, find  # noqa: PLC0415
 

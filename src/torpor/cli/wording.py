@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torpor.sdk.volumes import AttachedVolume
 
 # Stands in the place of what cannot be shown.
 _STRANGE = "\N{REPLACEMENT CHARACTER}"
@@ -37,9 +41,20 @@ def size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def cut(text: str, width: int) -> str:
+    """Return a text without its end if it is longer than `width`."""
+    return text if len(text) <= width else f"{text[: width - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
 def pairs(values: Mapping[str, str]) -> str:
     """Return names and values in one line."""
     return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+def attached(volume: AttachedVolume) -> str:
+    """Return a sandbox's volume in one line: `data at /data, read-only`."""
+    how = ", a copy" if volume.is_copy else ", read-only" if volume.read_only else ""
+    return f"{volume.name} at {volume.path}{how}"
 
 
 def share(part: float) -> str:

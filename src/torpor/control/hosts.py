@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from torpor.control.host_builds import HostBuilds
 from torpor.errors import Failed, HostUnreachable, OutcomeUnknown, TorporError
 from torpor.wire import duplex, frames, host, public
 from torpor.wire.capacity import Capacity
 from torpor.wire.errors import ErrorBody, from_body
+from torpor.wire.logs import LogPart
 
 # An answer that is collected before it is read (a listing, an error) may have this many bytes.
 _MAX_COLLECTED = 64 * 1024 * 1024
@@ -36,7 +38,7 @@ class ByteSource:
     chunks: AsyncIterator[bytes]
 
 
-class HostClient:
+class HostClient(HostBuilds):
     """One host agent.
 
     Every method raises the error that the host answered; HostUnreachable where nothing was sent, or where the answer to
@@ -156,14 +158,18 @@ class HostClient:
         async with self._open("GET", url, query=query, patience=None) as response:
             yield _to_exit(response)
 
-    async def feed(self, sandbox_id: str, job: str, data: bytes, *, close: bool) -> int:
-        """Send a command input, for as long as it takes, and return how many bytes it took."""
+    async def feed(self, sandbox_id: str, job: str, data: bytes | AsyncIterator[bytes], *, close: bool) -> int:
+        """Send a command input, for as long as it takes or comes, and return how many bytes it took."""
         url = f"{_ROOT}/incarnations/{sandbox_id}/jobs/{job}/stdin"
         query = {"close": "true" if close else "false"}
         timeout = httpx2.Timeout(None, connect=5.0)
         request = self._http.build_request("POST", url, params=query, content=data, timeout=timeout)
         async with self._sent(request) as response:
             return (await _parsed(response, host.Fed)).bytes
+
+    async def resize(self, sandbox_id: str, job: str, size: host.TerminalSize) -> None:
+        """Give a command's terminal another size. Raises Conflict if it is not there any more."""
+        await self._tell("POST", f"/incarnations/{sandbox_id}/jobs/{job}/resize", body=size)
 
     async def signal(self, sandbox_id: str, job: str, order: host.Signal) -> None:
         """Send a command a signal. Raises Conflict if it has ended."""
@@ -241,6 +247,22 @@ class HostClient:
         """Read the machine's console while the block lasts."""
         async with self._open("GET", f"/incarnations/{sandbox_id}/logs") as response:
             yield _source(response)
+
+    async def log_after(self, sandbox_id: str, position: str) -> LogPart:
+        """Return what the machine's console has got after a position, "" for all that is kept."""
+        return await self._ask("GET", f"/incarnations/{sandbox_id}/logs/part", LogPart, query={"after": position})
+
+    async def make_volume(self, order: host.MakeVolume) -> host.VolumeFile:
+        """Make a volume with an empty file system."""
+        return await self._ask("POST", "/volumes", host.VolumeFile, body=order)
+
+    async def volumes(self) -> list[host.VolumeFile]:
+        """Return the volumes on the host."""
+        return (await self._ask("GET", "/volumes", host.VolumeFiles)).items
+
+    async def remove_volume(self, volume_id: str) -> None:
+        """Remove a volume; fine if there is none. Raises Conflict if a sandbox writes to it."""
+        await self._tell("DELETE", f"/volumes/{volume_id}")
 
     async def templates(self) -> list[public.TemplateView]:
         """Return the templates on the host."""

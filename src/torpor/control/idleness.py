@@ -10,6 +10,7 @@ from torpor.control.rounds import rounds
 from torpor.control.service.chores import Chore
 from torpor.control.service.delete import delete
 from torpor.control.service.hibernate import hibernate
+from torpor.control.service.kernel import is_at_rest
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned, noticing_loss
 from torpor.errors import Conflict, HostUnreachable, NotFound, TorporError
@@ -105,6 +106,9 @@ async def _swept(plane: Plane, sandbox: Sandbox) -> None:
 async def _works(plane: Plane, sandbox: Sandbox) -> bool:
     """Tell whether a command runs in a sandbox, which nobody may be listening to. Raises HostUnreachable.
 
+    The interpreter of a code context only counts while it runs a cell, and a terminal not at all that nobody looks at: a
+    shell waits on it for as long as it is there.
+
     One that is paused cannot be asked. Nothing is lost if it is put to sleep; but it is not deleted unheard.
     """
     if sandbox.state is not State.RUNNING:
@@ -113,7 +117,7 @@ async def _works(plane: Plane, sandbox: Sandbox) -> bool:
         jobs = await race(_jobs(plane, sandbox), plane.clock.sleep(_PATIENCE_S))
     except Overtaken:
         raise HostUnreachable(f"the host did not say within {_PATIENCE_S:.0f} s which commands run") from None
-    return any(job.outcome is None for job in jobs)
+    return any(job.outcome is None and job.terminal is None and not is_at_rest(job) for job in jobs)
 
 
 async def _jobs(plane: Plane, sandbox: Sandbox) -> list[host.Job]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torpor.control.metering import beat, meter
 from torpor.control.proxy.addresses import DEFAULT_DOMAIN, Domain
 from torpor.control.reaper import reap
 from torpor.control.reconcile import reconcile, watch
+from torpor.control.service.builds import build_templates
 from torpor.control.service.plane import Plane, Rules, plane_of
 from torpor.control.service.quotas import quota_from_environment
 from torpor.control.service.recovery import begin_recoveries
@@ -75,7 +76,8 @@ class ControlConfig:
         """Return the configuration for a data directory, with what the environment sets.
 
         TORPOR_STOP_SECONDS, TORPOR_EVENT_COMMANDS, TORPOR_PRICE_VCPU_SECOND, TORPOR_PRICE_GIB_SECOND,
-        TORPOR_PORTS_DOMAIN, and what `quota_from_environment` and `AccessConfig` read. Raises InvalidRequest.
+        TORPOR_PORTS_DOMAIN, TORPOR_PORTS_OPEN, and what `quota_from_environment` and `AccessConfig` read.
+        Raises InvalidRequest.
         """
         stop = os.environ.get("TORPOR_STOP_SECONDS", "60")
         if not (stop.isascii() and stop.isdecimal()):
@@ -95,8 +97,18 @@ class ControlConfig:
             tells_commands=commands == "on",
             quota=quota_from_environment(),
             access=AccessConfig.from_environment(os.environ),
-            ports_domain=Domain.of(os.environ.get("TORPOR_PORTS_DOMAIN", DEFAULT_DOMAIN)),
+            ports_domain=_ports_domain(),
         )
+
+
+def _ports_domain() -> Domain:
+    """Return below what the hosts of servers in sandboxes are, and whether those are open. Raises InvalidRequest."""
+    is_open = os.environ.get("TORPOR_PORTS_OPEN", "off")
+    if is_open not in ("on", "off"):
+        raise InvalidRequest(
+            f"TORPOR_PORTS_OPEN is {is_open!r}; it is off, or on to let whoever knows a sandbox's id use its servers"
+        )
+    return replace(Domain.of(os.environ.get("TORPOR_PORTS_DOMAIN", DEFAULT_DOMAIN)), is_open=is_open == "on")
 
 
 @asynccontextmanager
@@ -145,6 +157,7 @@ async def kept(plane: Plane, config: ControlConfig) -> AsyncIterator[None]:
             plane.deadlines.work(config.watch_every_s),
             sweep(plane),
             take_checkpoints(plane),
+            build_templates(plane),
         ]
         await undo.enter_async_context(_background(*works))
         yield

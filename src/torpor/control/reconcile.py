@@ -21,6 +21,7 @@ from torpor.control.service.recovery import begin_recoveries, begin_recovery, wi
 from torpor.control.service.secrets import names_after
 from torpor.control.service.shelf import superfluous
 from torpor.control.service.snapshots import keep, tidy
+from torpor.control.service.volumes import reconcile_volumes
 from torpor.control.store.contract import Facts
 from torpor.errors import TorporError
 from torpor.model.ids import SandboxId, SnapshotId, sibling_id
@@ -81,12 +82,12 @@ def _in_force(sandbox: Sandbox, found: Incarnation) -> Verdict:
 
 
 async def reconcile(plane: Plane) -> int:
-    """Mend every difference there is now, of sandboxes and of snapshots, and return how many there were.
+    """Mend every difference there is now, of sandboxes, snapshots and volumes, and return how many there were.
 
     Sandboxes with a passage under way are left to it. What cannot be mended is logged and left for the next time.
     Raises HostUnreachable if the host cannot be asked.
     """
-    return await reconcile_sandboxes(plane) + await reconcile_snapshots(plane)
+    return await reconcile_sandboxes(plane) + await reconcile_snapshots(plane) + await reconcile_volumes(plane)
 
 
 async def reconcile_sandboxes(plane: Plane) -> int:
@@ -254,5 +255,6 @@ async def watch(plane: Plane, every_s: float) -> None:
             await begin_recoveries(plane)
             if number % _SHELF_ROUNDS == 0:
                 await reconcile_snapshots(plane)
+                await reconcile_volumes(plane)
         except TorporError as error:
             _log.warning("could not reconcile", error=error.message)

@@ -23,6 +23,7 @@ from torpor.guest.commands import Commands
 from torpor.guest.ports import Ports
 from torpor.guest.refusals import clean
 from torpor.model.identity import Identity
+from torpor.model.template import Defaults
 from torpor.wire.public import FileEntry
 
 _ENTROPY_BYTES = 64
@@ -128,14 +129,28 @@ class Guest(Commands, Ports):
             raise RestoreFailed("the guest's clock is wrong after it was set")
         return adopted.hooks
 
+    async def mount(self, bay: int, path: str, size: int, *, read_only: bool) -> None:
+        """Have the volume of `size` bytes that was attached in a bay mounted. Passes a held line.
+
+        Raises RestoreFailed unless the guest has confirmed that it is.
+        """
+        request = {"op": "mount", "bay": bay, "path": path, "bytes": size, "read_only": read_only}
+        try:
+            mounted = read(Moved, await self._tell(request, self._patience_s))
+        except TorporError as error:
+            raise RestoreFailed(f"a volume was not mounted: {error.message}", hint=error.hint) from error
+        if mounted.bytes != size:
+            raise RestoreFailed("the guest has mounted another volume than the one it was given")
+
     async def quiesce(
         self, *, timeout_s: float, settle: bool = False, hooks: bool = False, leaving: bool = False
     ) -> None:
         """Stop everything of the user's, as the last thing that is sent: from now on the line is held until `release`.
 
-        What calls under way have to send is kept back. New calls wait; with `leaving` they raise Busy, and once the
-        guest has confirmed the line outlasts its machine (`wait_suspended`). With `hooks` the guest's own hooks run
-        first; with `settle` it writes its disks and tidies up last. Of a guest that stands still already nothing is
+        What it wrote to volumes is in them then. What calls under way have to send is kept back. New calls wait; with
+        `leaving` they raise Busy, and once the guest has confirmed the line outlasts its machine (`wait_suspended`).
+        With `hooks` the guest's own hooks run first; with `settle` it writes its disks and tidies up last. Of a guest
+        that stands still already nothing is
         asked again.
 
         Raises Failed if the guest refuses or is not ready in time (its processes run on), OutcomeUnknown if it does not
@@ -195,6 +210,14 @@ class Guest(Commands, Ports):
         To be followed by `adopt` or `thaw`, and `release`. Raises Unavailable if the line is not suspended.
         """
         await self._channel.continue_on(sock)
+
+    async def set_defaults(self, defaults: Defaults) -> None:
+        """Give commands these where they say nothing of their own, in place of all that was told before.
+
+        Raises InvalidRequest if the guest has no such user or group.
+        """
+        env = dict(defaults.env)
+        await self._ask({"op": "defaults", "env": env, "cwd": defaults.cwd, "user": defaults.user})
 
     # -- files
 

@@ -17,7 +17,7 @@ from torpor.guest.told import frames_of, job_of, jobs_of
 from torpor.kit.beside import beside
 from torpor.model.ids import JobId
 from torpor.wire.frames import Frame, Kind
-from torpor.wire.host import ExecOrder, ExecOutcome, Job, JobOrder
+from torpor.wire.host import ExecOrder, ExecOutcome, Job, JobOrder, TerminalSize
 
 
 class Commands(Asking):
@@ -67,6 +67,8 @@ class Commands(Asking):
         """
         data = _stdin_of(order)
         request = _request_of("start", order) | _input_of(order, data) | {"open": order.open_stdin}
+        if order.hangup_s is not None:
+            request["hangup_s"] = order.hangup_s
         async with self._call(request) as call, _feeding(call, data):
             return job_of(await call.result(), order.job)
 
@@ -89,7 +91,8 @@ class Commands(Asking):
         """Pass bytes to a job's input as it reads them, and return how many it took; fewer if it ended meanwhile.
 
         With `close` it finds the end of its input after them. If `chunks` raises, what came before stays passed. Raises
-        NotFound, or Conflict if its input is closed, it has ended, or somebody else is passing it input.
+        NotFound, or Conflict if its input is closed, it has ended, or somebody else is passing it input. On a terminal
+        several may do that, and `close` types its character for the end of a file.
         """
         async with self._call({"op": "input", "job": job, "close": close}) as call:
             sent = 0
@@ -103,8 +106,16 @@ class Commands(Asking):
                 raise OutcomeUnknown(f"the guest says that {job} took more input than it was sent")
             return taken
 
+    async def resize(self, job: JobId, size: TerminalSize) -> None:
+        """Give a job's terminal another size, of which its programs hear.
+
+        Raises NotFound, InvalidRequest if it has none, Conflict if it is not there any more.
+        """
+        await self._ask({"op": "resize", "job": job, "rows": size.rows, "cols": size.cols})
+
     async def signal(self, job: JobId, name: str) -> None:
-        """Send a signal, such as "SIGINT", to a job's process group; SIGKILL kills all its processes.
+        """Send a signal, such as "SIGINT", to a job's process group, or what is in the foreground of its terminal;
+        SIGKILL kills all its processes.
 
         Raises NotFound, Conflict if it has ended, or InvalidRequest if there is no such signal.
         """
@@ -124,7 +135,7 @@ class Commands(Asking):
 
 
 def _request_of(op: str, order: ExecOrder) -> dict[str, Any]:
-    return {
+    request: dict[str, Any] = {
         "op": op,
         "job": order.job,
         "argv": order.argv,
@@ -133,6 +144,7 @@ def _request_of(op: str, order: ExecOrder) -> dict[str, Any]:
         "user": order.user,
         "timeout_s": order.timeout_s,
     }
+    return request if order.terminal is None else request | {"terminal": order.terminal.model_dump()}
 
 
 def _stdin_of(order: ExecOrder) -> bytes:

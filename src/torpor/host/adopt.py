@@ -18,12 +18,15 @@ from torpor.host.meter import Meter
 from torpor.host.network_notes import read_egress, read_slot
 from torpor.host.record import BASE, MachineRecord, is_marked_paused, read_usage
 from torpor.host.unreachable import Unreachable
+from torpor.host.volume_notes import read_volumes
+from torpor.host.volumes import take_back
 from torpor.kit.beside import beside
 from torpor.kit.files import sweep
 from torpor.kit.shielded import shielded
 from torpor.network.absent import NoNetwork, Nowhere
 from torpor.network.contract import Network, Slot
 from torpor.storage.frozen import read as read_frozen
+from torpor.storage.named_volumes import NamedVolumes
 from torpor.vmm.driver import Place, Survivors
 
 _log = structlog.get_logger(__name__)
@@ -36,10 +39,11 @@ TakeOver = Callable[[Unreachable], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What outlived an earlier host agent: machines, and the slots that connect them."""
+    """What outlived an earlier host agent: machines, the slots that connect them, and where their volumes are kept."""
 
     survivors: Survivors
     network: Network = field(default_factory=NoNetwork)
+    volumes: NamedVolumes | None = None
 
 
 async def adopt(found: Found, folder: Path, record: MachineRecord, *, within_s: float) -> Incarnation:
@@ -55,6 +59,9 @@ async def adopt(found: Found, folder: Path, record: MachineRecord, *, within_s: 
     try:
         sweep(folder)
         base, paused, egress = read_frozen(folder / BASE), is_marked_paused(folder), read_egress(folder)
+        volumes = read_volumes(folder)
+        if found.volumes is not None:
+            take_back(found.volumes, folder, volumes)
         if noted := read_slot(folder):
             slot = await found.network.adopt(noted, egress)
         if not paused:
@@ -67,6 +74,7 @@ async def adopt(found: Found, folder: Path, record: MachineRecord, *, within_s: 
     incarnation = Incarnation(record.sandbox, base, place, machine, Guest(Channel.lost()), meter, record.boot_ms)
     incarnation.stands_still = incarnation.paused = paused
     incarnation.adopted, incarnation.slot, incarnation.egress = True, slot, egress
+    incarnation.volumes = volumes
     _log.info("took over a machine", sandbox=record.sandbox, pid=machine.pid, paused=paused)
     return incarnation
 

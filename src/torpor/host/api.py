@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncGenerator
 
@@ -13,6 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from torpor.errors import InvalidRequest, NotFound, OutcomeUnknown, TorporError
+from torpor.host.builds_api import build_routes
 from torpor.host.capacity_api import capacity_routes
 from torpor.host.flow.ask import guest_of
 from torpor.host.flow.create import Source, create
@@ -39,11 +41,12 @@ from torpor.host.views import (
     unreachable_view,
     usage_view,
 )
+from torpor.host.volumes_api import told_volumes, volume_id, volume_routes
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, is_snapshot_id
 from torpor.model.network import NO_NETWORK
 from torpor.model.snapshot import Kind as SnapshotKind
 from torpor.storage.volume import ensure_room
-from torpor.vmm.bounded_log import read_log
+from torpor.vmm.bounded_log import read_log, read_log_after
 from torpor.wire.errors import status_of, to_body
 from torpor.wire.host import (
     HOST_API_VERSION,
@@ -56,6 +59,7 @@ from torpor.wire.host import (
     Rollback,
     Wake,
 )
+from torpor.wire.logs import LogPart
 from torpor.wire.public import DirListing, Rename, TemplateList, Verified, Written
 
 _log = structlog.get_logger(__name__)
@@ -81,9 +85,12 @@ def host_app(host: Host) -> Starlette:
         Route(f"{one}/rollback", api.rollback, methods=["POST"]),
         *job_routes(host, one),
         *capacity_routes(host, root),
+        *build_routes(host, root),
         *network_routes(host, root),
         *port_routes(host, one),
+        *volume_routes(host, root),
         Route(f"{one}/logs", api.logs, methods=["GET"]),
+        Route(f"{one}/logs/part", api.log_part, methods=["GET"]),
         Route(fs, api.read, methods=["GET"]),
         Route(fs, api.write, methods=["PUT"]),
         Route(fs, api.remove, methods=["DELETE"]),
@@ -133,6 +140,7 @@ class _Api:
             secrets=order.secrets,
             deadline=order.deadline,
             egress=told_egress(order.network) or NO_NETWORK,
+            volumes=told_volumes(order.volumes),
         )
         return json_answer(incarnation_view(await create(self._host, sandbox, source)), status=201)
 
@@ -172,7 +180,8 @@ class _Api:
     async def rollback(self, request: Request) -> Response:
         order, sandbox = await body_of(request, Rollback), sandbox_of(request)
         wanted = _snapshot_id(order.snapshot)
-        changes = Changes(order.secrets, told_egress(order.network))
+        volumes = frozenset(volume_id(each) for each in order.volumes)
+        changes = Changes(order.secrets, told_egress(order.network), volumes)
         return json_answer(incarnation_view(await rollback(self._host, sandbox, wanted, changes)))
 
     async def snapshots(self, _request: Request) -> Response:
@@ -194,6 +203,11 @@ class _Api:
 
     async def logs(self, request: Request) -> Response:
         return PlainTextResponse(read_log(self._host.live.place_of(sandbox_of(request)).console))
+
+    async def log_part(self, request: Request) -> Response:
+        console = self._host.live.place_of(sandbox_of(request)).console
+        data, position = read_log_after(console, request.query_params.get("after", ""))
+        return json_answer(LogPart(position=position, data=base64.b64encode(data)))
 
     async def read(self, request: Request) -> Response:
         content = self._content(sandbox_of(request), _path(request), request.query_params.get("user"))

@@ -44,6 +44,9 @@ PROGRAMS = {
     "apt-get": ("apt", "fetches the guest's kernel"),
     "dpkg-deb": ("dpkg", "unpacks it"),
     "cpio": ("cpio", "packs the guest's first file system"),
+    "skopeo": ("skopeo", "pulls images for templates"),
+    "umoci": ("umoci", "unpacks images"),
+    "zstd": ("zstd", "reads compressed images and archives"),
     "setpriv": ("util-linux", "gives each machine a user, and ends that of a bake that has died"),
 }
 

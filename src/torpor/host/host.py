@@ -9,6 +9,7 @@ from torpor.host.live import ConnectGuest, Live
 from torpor.host.prepared import Preparer
 from torpor.host.spares import Spares
 from torpor.storage.layout import Layout
+from torpor.storage.named_volumes import NamedVolumes
 from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 
@@ -25,3 +26,4 @@ class Host:
     connect_guest: ConnectGuest
     live: Live
     admission: Admission
+    volumes: NamedVolumes

@@ -19,7 +19,7 @@ from torpor.model.ids import JobId, SandboxId, is_job_id
 from torpor.wire import frames
 from torpor.wire.errors import to_body
 from torpor.wire.frames import Frame, Kind
-from torpor.wire.host import ExecOrder, Fed, JobList, JobOrder, Signal
+from torpor.wire.host import ExecOrder, Fed, JobList, JobOrder, Signal, TerminalSize
 
 # How a guest is listened to.
 _Listen = Callable[[Guest], AbstractAsyncContextManager[AsyncIterator[Frame]]]
@@ -39,6 +39,7 @@ def job_routes(host: Host, sandbox: str) -> list[Route]:
         Route(one, api.show, methods=["GET"]),
         Route(f"{one}/output", api.output, methods=["GET"]),
         Route(f"{one}/stdin", api.feed, methods=["POST"]),
+        Route(f"{one}/resize", api.resize, methods=["POST"]),
         Route(f"{one}/signal", api.signal, methods=["POST"]),
     ]
 
@@ -85,6 +86,12 @@ class _Api:
         async with guest_of(self._host, sandbox_of(request)) as guest:
             fed = await guest.feed(job, request.stream(), close=flag(request, "close"))
         return json_answer(Fed(bytes=fed))
+
+    async def resize(self, request: Request) -> Response:
+        job, size = _job_of(request), await body_of(request, TerminalSize)
+        async with guest_of(self._host, sandbox_of(request)) as guest:
+            await guest.resize(job, size)
+        return Response(status_code=204)
 
     async def signal(self, request: Request) -> Response:
         job, wanted = _job_of(request), await body_of(request, Signal)

@@ -24,6 +24,7 @@ from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
 from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.usage import Reading
+from torpor.model.volume import Attachment
 from torpor.network.absent import Nowhere
 from torpor.network.contract import Slot
 from torpor.storage.frozen import DISK, Frozen
@@ -71,7 +72,8 @@ class Incarnation:
     `base` is what it came from or was last frozen into, with its folder in the sandbox's own. `guest` is the line to
     the guest as it was last made; see `reach`. It `stands_still` while it is frozen or paused; `paused`: somebody asked
     for that. `adopted`: its machine was taken over from an earlier host agent. `starved`: its machine is stopped until
-    there is more room on the host's disk. `egress`: what it may reach, by its `slot` in the network.
+    there is more room on the host's disk. `egress`: what it may reach, by its `slot` in the network. `volumes`: those
+    that it has, in the order of their bays.
     """
 
     id: SandboxId
@@ -87,6 +89,7 @@ class Incarnation:
     starved: bool = False
     slot: Slot = field(default_factory=Nowhere)
     egress: Egress = NO_NETWORK
+    volumes: tuple[Attachment, ...] = ()
     _disk_bytes: int = 0
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
@@ -161,7 +164,7 @@ class Sleeper:
     """A sandbox that is hibernated: a folder, and no process.
 
     `line` is what calls that were under way when it fell asleep wait on; None where there are none. `used`: what it had
-    used by then. `egress`: what it may reach once it is awake.
+    used by then. `egress`: what it may reach once it is awake. `volumes`: those that it has.
     """
 
     id: SandboxId
@@ -170,6 +173,7 @@ class Sleeper:
     line: Guest | None = None
     used: Reading = _NOTHING
     egress: Egress = NO_NETWORK
+    volumes: tuple[Attachment, ...] = ()
 
     def usage(self) -> Reading:
         """Return what the sandbox has used; what it sleeps in takes up room. Never fails."""

@@ -14,6 +14,7 @@ from torpor.guest.client import connect
 from torpor.host.admission import Admission
 from torpor.host.adopt import greeting
 from torpor.host.api import host_app
+from torpor.host.builds_api import sweep_builds
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig
 from torpor.host.containment import sweep_groups
@@ -35,6 +36,7 @@ from torpor.network.contract import Network
 from torpor.network.slots import network_of
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
+from torpor.storage.named_volumes import NamedVolumes
 from torpor.storage.snapshots import Snapshots
 from torpor.storage.templates import Templates
 from torpor.storage.volume import use_volume
@@ -81,6 +83,7 @@ async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors
     snapshots = Snapshots(layout)
     live = await recover(layout, snapshots, survivors, network)
     sweep_groups(layout)
+    await sweep_builds(layout)
     choose = DriverChoice(config, layout)
     with suppress(NotFound):  # no template yet, so no kernel to probe with: decided at the first create
         await choose()
@@ -88,7 +91,8 @@ async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors
         keep_only(choose.jail.tree)
     connect_guest = partial(connect, timeout_s=config.guest_timeout_s)
     preparer = Preparer(layout, Images(layout), choose, connect_guest, network)
-    admission = Admission(live, limits_for(config.capacity, layout))
+    volumes = NamedVolumes(layout)
+    admission = Admission(live, limits_for(config.capacity, layout), kept=lambda: volumes.promised_bytes)
     return Host(
         layout=layout,
         templates=Templates(layout),
@@ -98,6 +102,7 @@ async def _put_together(config: HostConfig, layout: Layout, survivors: Survivors
         connect_guest=connect_guest,
         live=live,
         admission=admission,
+        volumes=volumes,
     )
 
 

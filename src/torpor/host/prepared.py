@@ -18,6 +18,7 @@ from torpor.host.network_notes import write_slot
 from torpor.host.record import BASE
 from torpor.host.sleep import clear
 from torpor.host.trouble import translated
+from torpor.host.volume_notes import volume_files
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import clone, remove_tree
 from torpor.kit.owning import own
@@ -26,7 +27,7 @@ from torpor.model.identity import NOBODY
 from torpor.model.template import Fingerprint
 from torpor.network.absent import NoNetwork, Nowhere
 from torpor.network.contract import Network, Slot
-from torpor.storage.frozen import DISK, MEMORY, STATE, Frozen, link_parts, read_ahead
+from torpor.storage.frozen import DISK, MEMORY, STATE, Frozen, link_parts, read_ahead, volume_part
 from torpor.storage.frozen import read as read_frozen
 from torpor.storage.images import Images
 from torpor.storage.layout import Layout
@@ -65,11 +66,16 @@ class Prepared:
 
         Raises RestoreFailed, or SandboxLost if the machine has died.
         """
-        await self.guest.adopt(NOBODY)
+        await self.guest.adopt(NOBODY, thaw=not self.base.has_processes)
         await self.machine.pause()
 
     async def practise(self) -> None:
-        """Have the guest run a command, so that the sandbox's first is as fast as later ones, and stand still again."""
+        """Have the guest run a command, so that the sandbox's first is as fast as later ones, and stand still again.
+
+        One with processes of its own does not: they are not to run before they have their sandbox's identity.
+        """
+        if self.base.has_processes:
+            return
         await self.machine.resume()
         await self.guest.run(ExecOrder(argv=["/bin/sh", "-c", "true"], timeout_s=_PRACTICE_S))
         await self.machine.pause()
@@ -162,11 +168,13 @@ class Preparer:
         return machine, await own(undo, self.connect_guest(sock))
 
     async def _load(self, vmm: Driver, base: Frozen, place: Place, slot: Slot) -> Machine:
-        overlay = place.folder / DISK
+        overlay, volumes = place.folder / DISK, volume_files(place.folder, base.volumes)
         with translated(RestoreFailed, _NO_PLACE):
             clone(base.folder / DISK, overlay)
+            for bay, file in enumerate(volumes):
+                clone(base.folder / volume_part(bay), file)
             write_slot(place.folder, slot.name)  # so that the next host agent knows who has it
-        hardware = hardware_of(self.images, base.template, overlay)
+        hardware = hardware_of(self.images, base.template, overlay, volumes)
         tap = slot.open_tap()
         try:
             with translated(RestoreFailed, "the machine did not start"):

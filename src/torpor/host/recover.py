@@ -28,8 +28,10 @@ from torpor.kit.files import remove_tree, sweep
 from torpor.kit.procfs import ProcessMark
 from torpor.kit.together import together
 from torpor.model.ids import SandboxId, is_sandbox_id
+from torpor.network.absent import NoNetwork
 from torpor.network.contract import Network
 from torpor.storage.layout import Layout
+from torpor.storage.named_volumes import NamedVolumes
 from torpor.storage.snapshots import Snapshots
 from torpor.vmm.driver import Place, Survivors
 
@@ -62,7 +64,7 @@ async def recover(layout: Layout, snapshots: Snapshots, survivors: Survivors, ne
     found = await asyncio.to_thread(_look, layout, snapshots, survivors, running)
     stuck = await _end_nobodys(survivors, running, await asyncio.to_thread(_machines_of, survivors, found))
     live = await asyncio.to_thread(_clear_up, layout, snapshots, found, _folders_of(survivors, found, stuck))
-    left = Found(survivors) if network is None else Found(survivors, network)
+    left = Found(survivors, network or NoNetwork(), NamedVolumes(layout))
     await left.network.sweep(await asyncio.to_thread(_slots_noted, layout.sandboxes))
     for folder, finding in found.all(State.OBSCURE):
         live.enter(_out_of_reach(left, folder, None, finding.reason))
@@ -147,7 +149,7 @@ def _clear_up(layout: Layout, snapshots: Snapshots, evidence: _Evidence, in_use:
         if folder not in in_use:
             _log.info("removed what a former server left", sandbox=folder.name)
             remove_tree(folder)
-    _sweep(layout.sandboxes, layout.snapshots, layout.home)
+    _sweep(layout.sandboxes, layout.snapshots, layout.named_volumes, layout.home)
     live = Live()
     unusable = evidence.all(State.LOST, State.UNREADABLE)
     live.damaged = {SandboxId(folder.name): finding.reason for folder, finding in unusable}
@@ -235,7 +237,7 @@ class Again:
 
     async def _adopted(self, one: Unreachable, record: MachineRecord) -> bool:
         try:
-            left = Found(self.survivors, one.network)
+            left = Found(self.survivors, one.network, NamedVolumes(self.layout))
             self.live.enter(await adopt(left, one.place.folder, record, within_s=self.within_s))
         except (TorporError, OSError) as error:
             one.reason = str(error)

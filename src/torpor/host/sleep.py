@@ -14,6 +14,7 @@ from torpor.errors import SnapshotCorrupt
 from torpor.host.live import Sleeper
 from torpor.host.network_notes import EGRESS, read_egress
 from torpor.host.record import BASE, DEADLINE, USAGE, read_usage
+from torpor.host.volume_notes import VOLUMES, read_volumes
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import fsync_path, remove_tree, write_whole
 from torpor.model.ids import SandboxId, SnapshotId, is_snapshot_id
@@ -25,7 +26,7 @@ from torpor.vmm.driver import Place
 
 _log = structlog.get_logger(__name__)
 _MARKER, _WOKEN = "asleep", "woken"
-_KEPT = frozenset({BASE, _MARKER, _WOKEN, DEADLINE, USAGE, EGRESS})
+_KEPT = frozenset({BASE, _MARKER, _WOKEN, DEADLINE, USAGE, EGRESS, VOLUMES})
 
 
 def mark_asleep(folder: Path, snapshot: SnapshotId) -> None:
@@ -99,7 +100,8 @@ def find_sleeper(folder: Path, snapshots: Snapshots) -> Sleeper:
     clear(folder)
     sandbox, counted = SandboxId(folder.name), read_usage(folder)
     used = Reading() if counted is None else Reading(counted.cpu_seconds, counted.resident_byte_seconds)
-    return Sleeper(sandbox, base, Place(sandbox, folder), used=used, egress=read_egress(folder))
+    place, egress = Place(sandbox, folder), read_egress(folder)
+    return Sleeper(sandbox, base, place, used=used, egress=egress, volumes=read_volumes(folder))
 
 
 def _base_of(folder: Path) -> Frozen | None:

@@ -14,12 +14,14 @@ from torpor.errors import TorporError, Unavailable
 from torpor.host.meter import Meter
 from torpor.host.network_notes import read_egress, read_slot
 from torpor.host.record import BASE, MachineRecord, is_marked_paused, read_usage
+from torpor.host.volume_notes import read_volumes
 from torpor.kit.files import remove_tree
 from torpor.kit.procfs import ProcessMark, cpu_seconds
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId
 from torpor.model.network import Egress
 from torpor.model.usage import Reading
+from torpor.model.volume import Attachment
 from torpor.network.absent import NoNetwork
 from torpor.network.contract import Network
 from torpor.storage.frozen import Frozen
@@ -39,6 +41,7 @@ class Unreachable:
     network: Network = field(default_factory=NoNetwork)
     paused: bool = field(init=False)
     egress: Egress = field(init=False)
+    volumes: tuple[Attachment, ...] = field(init=False)
     # What it came from; None where that cannot be read.
     base: Frozen | None = field(init=False)
     _meter: Meter | None = field(init=False, default=None)
@@ -47,6 +50,7 @@ class Unreachable:
     def __post_init__(self) -> None:
         folder = self.place.folder
         self.paused, self.base, self.egress = is_marked_paused(folder), _base_of(folder), read_egress(folder)
+        self.volumes = _volumes_of(folder)
         if self.record is not None:
             self._meter = Meter.going_on(_Process(self.record.trace.process), self.record, read_usage(folder))
 
@@ -112,3 +116,10 @@ def _base_of(folder: Path) -> Frozen | None:
         return read_frozen(folder / BASE)
     except (TorporError, OSError):
         return None
+
+
+def _volumes_of(folder: Path) -> tuple[Attachment, ...]:
+    try:
+        return read_volumes(folder)
+    except (TorporError, OSError):
+        return ()

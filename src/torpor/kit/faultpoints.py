@@ -46,12 +46,22 @@ UNDO_POINTS = (
     "restore.undone",  # the machine is ended, and what it wrote removed
 )
 
+# Only who makes or removes a volume, and sandboxes that have some, come to these.
+VOLUME_POINTS = (
+    "volume.linked",  # a volume's file is in a new sandbox's folder
+    "volume.placed",  # what a sandbox goes on from is in its folder, and about to become the volume
+    "volume.recorded",  # it is to be made
+    "volume.made",  # its file is there
+    "volume.marked",  # it is to be removed
+    "volume.removed",  # its file is gone
+)
+
 _wanted = os.environ.get(VARIABLE, "")
 _on_reached: Callable[[str], None] | None = None
 
 
 def reached(point: str) -> None:
-    """Say that a passage has come to one of POINTS, or of UNDO_POINTS.
+    """Say that a passage has come to one of POINTS, UNDO_POINTS or VOLUME_POINTS.
 
     If the environment named it, this process is killed here.
     """

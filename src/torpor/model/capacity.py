@@ -13,7 +13,7 @@ MIB, GIB = 1024**2, 1024**3
 OVERHEAD_BYTES = 192 * MIB
 
 Resource = Literal["machines", "memory", "disk"]
-Kind = Literal["sandboxes", "memory", "disk", "snapshots"]
+Kind = Literal["sandboxes", "memory", "disk", "snapshots", "templates", "builds", "volumes", "volume_space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,19 @@ def shortage(limits: Limits, promised: Need, wanted: Need) -> Shortage | None:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What is somebody's: sandboxes that are not deleted, in any state, with their memory and disks, in bytes; and
-    snapshots that were asked for.
+    """What is somebody's: sandboxes that are not deleted, in any state, with their memory and disks, in bytes;
+    snapshots that were asked for; templates of its own; builds that wait or run; volumes, and their sizes together, in
+    bytes.
     """
 
     sandboxes: int = 0
     memory_bytes: int = 0
     disk_bytes: int = 0
     snapshots: int = 0
+    templates: int = 0
+    builds: int = 0
+    volumes: int = 0
+    volume_bytes: int = 0
 
     def __add__(self, other: Holdings) -> Holdings:
         return Holdings(
@@ -109,17 +114,26 @@ class Holdings:
             self.memory_bytes + other.memory_bytes,
             self.disk_bytes + other.disk_bytes,
             self.snapshots + other.snapshots,
+            self.templates + other.templates,
+            self.builds + other.builds,
+            self.volumes + other.volumes,
+            self.volume_bytes + other.volume_bytes,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much of each may be somebody's. None: no bound."""
+    """How much of each may be somebody's, and how large one volume may be. None: no bound."""
 
     sandboxes: int | None = None
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     snapshots: int | None = None
+    templates: int | None = None
+    builds: int | None = None
+    volumes: int | None = None
+    volume_bytes: int | None = None
+    volume_size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,9 @@ class Excess:
     wanted: int
 
     def __str__(self) -> str:
+        if self.resource == "volume_space":
+            more = f"{mib(self.wanted)} MiB more are wanted"
+            return f"{gib(self.used)} of {gib(self.limit)} GiB are your volumes', and {more}"
         if self.resource in ("memory", "disk"):
             return (
                 f"{gib(self.used)} of {gib(self.limit)} GiB of {self.resource} are your sandboxes', and "
@@ -148,6 +165,10 @@ def excess(quota: Quota, held: Holdings, wanted: Holdings) -> Excess | None:
         ("memory", quota.memory_bytes, held.memory_bytes, wanted.memory_bytes),
         ("disk", quota.disk_bytes, held.disk_bytes, wanted.disk_bytes),
         ("snapshots", quota.snapshots, held.snapshots, wanted.snapshots),
+        ("templates", quota.templates, held.templates, wanted.templates),
+        ("builds", quota.builds, held.builds, wanted.builds),
+        ("volumes", quota.volumes, held.volumes, wanted.volumes),
+        ("volume_space", quota.volume_bytes, held.volume_bytes, wanted.volume_bytes),
     )
     for kind, limit, used, more in table:
         if limit is not None and more and used + more > limit:

@@ -10,12 +10,17 @@ from typing import NewType
 SandboxId = NewType("SandboxId", str)
 SnapshotId = NewType("SnapshotId", str)
 JobId = NewType("JobId", str)
+BuildId = NewType("BuildId", str)
+VolumeId = NewType("VolumeId", str)
 WorkspaceId = NewType("WorkspaceId", str)
 TemplateName = NewType("TemplateName", str)
 
 SANDBOX_ID = re.compile(r"sbx-[0-9a-z]{16}")
 SNAPSHOT_ID = re.compile(r"snp-[0-9a-z]{16}")
-JOB_ID = re.compile(r"job-[0-9a-z]{16}")
+JOB_ID = re.compile(r"(?:job|ctx)-[0-9a-z]{16}")
+CONTEXT_ID = re.compile(r"ctx-[0-9a-z]{16}")
+BUILD_ID = re.compile(r"bld-[0-9a-z]{16}")
+VOLUME_ID = re.compile(r"vol-[0-9a-z]{16}")
 TEMPLATE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 # No vowels and no look-alikes: ids are read aloud and never spell a word.
@@ -38,6 +43,16 @@ def new_job_id() -> JobId:
     return JobId("job-" + _random())
 
 
+def new_build_id() -> BuildId:
+    """Return a fresh build id, `bld-` and 16 random characters (about 78 bits)."""
+    return BuildId("bld-" + _random())
+
+
+def new_volume_id() -> VolumeId:
+    """Return a fresh volume id, `vol-` and 16 random characters (about 78 bits)."""
+    return VolumeId("vol-" + _random())
+
+
 def sandbox_id_from(*origin: str) -> SandboxId:
     """Return the sandbox id that belongs to `origin`: the same words always give the same id."""
     return SandboxId("sbx-" + _derived(origin))
@@ -56,6 +71,16 @@ def snapshot_id_from(*origin: str) -> SnapshotId:
 def job_id_from(*origin: str) -> JobId:
     """Return the job id that belongs to `origin`: the same words always give the same id."""
     return JobId("job-" + _derived(origin))
+
+
+def new_context_id() -> JobId:
+    """Return a fresh id of a code context, which is a job: `ctx-` and 16 random characters (about 78 bits)."""
+    return JobId("ctx-" + _random())
+
+
+def context_id_from(*origin: str) -> JobId:
+    """Return the id of a code context that belongs to `origin`: the same words always give the same id."""
+    return JobId("ctx-" + _derived(origin))
 
 
 def _random() -> str:
@@ -86,6 +111,21 @@ def is_snapshot_id(text: str) -> bool:
 def is_job_id(text: str) -> bool:
     """Tell whether `text` has the form of a job id (not whether there is such a job)."""
     return JOB_ID.fullmatch(text) is not None
+
+
+def is_context_id(text: str) -> bool:
+    """Tell whether `text` has the form of the id of a job that is a code context's interpreter."""
+    return CONTEXT_ID.fullmatch(text) is not None
+
+
+def is_build_id(text: str) -> bool:
+    """Tell whether `text` has the form of a build's id (not whether there is such a build)."""
+    return BUILD_ID.fullmatch(text) is not None
+
+
+def is_volume_id(text: str) -> bool:
+    """Tell whether `text` has the form of a volume's id (not whether there is such a volume)."""
+    return VOLUME_ID.fullmatch(text) is not None
 
 
 def is_template_name(text: str) -> bool:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.network import NO_NETWORK, Egress
+from torpor.model.volume import Attachment
 
 
 class OnIdle(StrEnum):
@@ -54,7 +55,8 @@ class Sandbox:
     `network` is what it may reach, `guest_ip` its own address (None: it has no network).
 
     Of its secrets only the names are known here: the values are in the guest's memory. `has_own_secrets`: they were
-    given when it was made, so what it was made from holds others, which must not come back to it.
+    given when it was made, so what it was made from holds others, which must not come back to it. `volumes`: those that
+    it has, in the order in which its machine has them.
     """
 
     id: SandboxId
@@ -79,3 +81,4 @@ class Sandbox:
     guest_ip: str | None = None
     secret_names: tuple[str, ...] = ()
     has_own_secrets: bool = False
+    volumes: tuple[Attachment, ...] = ()

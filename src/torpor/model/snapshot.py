@@ -8,9 +8,10 @@ from enum import StrEnum
 
 from torpor.model.ids import SandboxId, SnapshotId
 from torpor.model.template import Template
+from torpor.model.volume import Attachment
 
 # The form of a snapshot's folder and manifest: raise it when an older version could not read them.
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 
 
 class Kind(StrEnum):
@@ -53,7 +54,8 @@ class Snapshot:
 
     `sandbox` is whose it is; `template` says what the machine is made of and where its state may be loaded, and is
     complete: the snapshot outlives the template it began as. `parent` is the snapshot it was copied over, None for a
-    template's. `size_bytes`: what it takes up on disk beyond what it shares with that.
+    template's. `size_bytes`: what it takes up on disk beyond what it shares with that. `volumes`: what its sandbox had,
+    of each of which it holds a copy.
     """
 
     id: SnapshotId
@@ -65,3 +67,4 @@ class Snapshot:
     name: str | None = None
     size_bytes: int = 0
     cost: Cost = Cost()
+    volumes: tuple[Attachment, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import IO, Any, cast
 
 from torpor.errors import InvalidRequest
@@ -20,10 +20,12 @@ AsyncSource = Source | AsyncIterable[Piece]
 class Body:
     """The bytes of one request. `length` is None where it is not known beforehand.
 
-    Raises InvalidRequest for a source that is none of the kinds above.
+    `on_sent` is told how many bytes were sent so far, after each piece. Raises InvalidRequest for a source that is none
+    of the kinds above.
     """
 
-    def __init__(self, source: AsyncSource) -> None:
+    def __init__(self, source: AsyncSource, on_sent: Callable[[int], object] | None = None) -> None:
+        self.on_sent = on_sent
         whole = _as_whole(source)
         self.length = None if whole is None else len(whole)
         self._whole = whole
@@ -74,16 +76,27 @@ async def async_pieces(body: Body) -> AsyncIterator[bytes]:
         async for piece in body.begin_async():
             yield piece
         return
-    run = body.begin()
+    run, sent = body.begin(), 0
     while piece := await asyncio.to_thread(_following, run) if body.blocking else _following(run):
         yield piece
+        sent += len(piece)
+        if body.on_sent is not None:
+            body.on_sent(sent)
 
 
 def sync_pieces(body: Body) -> Iterator[bytes]:
     """Return a body's pieces. Raises InvalidRequest for an asynchronous iterator."""
     if body.answers_later:
         raise InvalidRequest("an asynchronous iterator can only be written by AsyncSandbox")
-    return body.begin()
+    return body.begin() if body.on_sent is None else _told(body.begin(), body.on_sent)
+
+
+def _told(pieces: Iterator[bytes], on_sent: Callable[[int], object]) -> Iterator[bytes]:
+    sent = 0
+    for piece in pieces:
+        yield piece
+        sent += len(piece)
+        on_sent(sent)
 
 
 def _following(run: Iterator[bytes]) -> bytes:

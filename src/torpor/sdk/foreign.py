@@ -19,7 +19,11 @@ M = TypeVar("M", bound=BaseModel)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{8,12}")
 _LONGEST_WAIT_S = 60.0
-_LISTING = {"sandbox": "`torpor list`", "snapshot": "`torpor snapshots`", "template": "`torpor template list`"}
+_LISTING = {
+    "sandbox": "`torpor list`",
+    "snapshot": "`torpor snapshots`", "template": "`torpor template list`", "build": "`torpor template builds`",
+    "volume": "`torpor volume list`",
+}
 # What a pattern means, for people.
 _PATTERNS = {"name": "letters, digits, dots, dashes and underscores only, beginning with a letter or a digit"}
 

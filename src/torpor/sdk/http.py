@@ -69,7 +69,7 @@ class Call:
         if self.method == "POST":
             headers["Prefer"] = f"wait={max(1, int(silence_s * _WAIT_SHARE))}"
         if self.body is not None:
-            headers["Content-Type"] = "application/octet-stream"
+            headers.setdefault("Content-Type", "application/octet-stream")
             if self.body.length is not None:
                 headers["Content-Length"] = str(self.body.length)
         elif self.content:

@@ -15,7 +15,8 @@ from torpor.errors import InvalidRequest
 from torpor.model.ids import is_sandbox_id, is_snapshot_id
 from torpor.sdk.foreign import checked, checked_id
 from torpor.sdk.http import Query
-from torpor.wire.processes import MAX_INPUT_BYTES, StartProcess
+from torpor.sdk.volumes import wishes_of
+from torpor.wire.processes import MAX_INPUT_BYTES, StartProcess, TerminalSize
 from torpor.wire.public import (
     DEFAULT_TTL_SECONDS,
     MAX_STDIN_BYTES,
@@ -29,6 +30,7 @@ from torpor.wire.public import (
     WakeUp,
 )
 from torpor.wire.reach import NetworkChange, opened
+from torpor.wire.trees import ForkTree, Promote
 
 # What a sandbox may reach: "internet", "none", or a list of host names and IPv4 networks.
 Reachable = str | Sequence[str]
@@ -72,6 +74,7 @@ def creation(care: Care, **fields: Any) -> bytes:
         fields["ttl_seconds"] = None
     _refuse_ttl_of_persistent(fields["ttl_seconds"], fields["persistent"])
     fields |= {"network": _reach(fields["network"]), "secrets": _secrets(fields["secrets"])}
+    fields["volumes"] = wishes_of(fields.get("volumes"))
     given = {name: value for name, value in fields.items() if value is not None}
     unread = {"template"} if "from_snapshot" in given else set()
     return _whole(checked(CreateFromSnapshot, **given), unread)
@@ -89,9 +92,16 @@ class Forking:
 
     def body(self, count: int | None) -> bytes:
         """Return the body of a fork of so many. Raises InvalidRequest."""
+        return self._body(ForkSandbox, count)
+
+    def tree(self, count: int) -> bytes:
+        """Return the body of a fork tree of so many. Raises InvalidRequest."""
+        return self._body(ForkTree, count)
+
+    def _body(self, model: type[ForkSandbox], count: int | None) -> bytes:
         _refuse_ttl_of_persistent(self.ttl_seconds, self.persistent)
         order = checked(
-            ForkSandbox,
+            model,
             count=count,
             metadata=dict(self.metadata or {}),
             ttl_seconds=self.ttl_seconds,
@@ -123,6 +133,12 @@ def _whole(order: CreateFromSnapshot | ForkSandbox, unread: Set[str] = frozenset
     if order.secrets is not None:
         told["secrets"] = opened(order.secrets)
     return json.dumps(told).encode()
+
+
+def promoting(cleanup_siblings: bool, tree_id: str | None) -> bytes:
+    """Return the body of a promotion. Raises InvalidRequest."""
+    order = checked(Promote, cleanup_siblings=cleanup_siblings, tree_id=tree_id)
+    return order.model_dump_json(exclude_none=True).encode()
 
 
 def taking(name: str | None) -> bytes:
@@ -266,9 +282,36 @@ def command(
     )
 
 
-def starting(order: ExecCommand, *, open_stdin: bool) -> bytes:
-    """Return the body of a start."""
-    return StartProcess(**dict(order), open_stdin=open_stdin).model_dump_json(exclude_none=True).encode()
+def starting(order: ExecCommand, *, open_stdin: bool, terminal: tuple[int, int] | None = None) -> bytes:
+    """Return the body of a start; `terminal`: rows and columns. Raises InvalidRequest."""
+    size = None if terminal is None else _size(*terminal)
+    return StartProcess(**dict(order), open_stdin=open_stdin, terminal=size).model_dump_json(exclude_none=True).encode()
+
+
+def opening(
+    cmd: str | Sequence[str | os.PathLike[str]] | None,
+    size: tuple[int, int],
+    clocks: tuple[float | None, float | None],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    user: str | None,
+) -> bytes:
+    """Return the body of a start on a terminal; `clocks`: timeout_seconds and hangup_seconds. Raises InvalidRequest."""
+    if cmd is not None and not cmd:
+        raise InvalidRequest("cmd is empty; it has to name a command", hint="None is the user's login shell")
+    order = command(cmd or "", timeout_seconds=clocks[0], cwd=cwd, env=env, user=user, stdin=None)
+    start = checked(StartProcess, **dict(order), terminal=_size(*size), hangup_seconds=clocks[1])
+    return start.model_dump_json(exclude_none=True).encode()
+
+
+def resizing(rows: int, cols: int) -> bytes:
+    """Return the body of a change of a terminal's size. Raises InvalidRequest."""
+    return _size(rows, cols).model_dump_json().encode()
+
+
+def _size(rows: int, cols: int) -> TerminalSize:
+    return checked(TerminalSize, rows=rows, cols=cols)
 
 
 def input_bytes(data: str | bytes) -> bytes:

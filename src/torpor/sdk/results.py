@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import TypeVar
 
+from torpor.sdk.volumes import AttachedVolume
 from torpor.wire.events import EventView as Event
 from torpor.wire.ports import PortView as Port
 from torpor.wire.processes import ProcessView as ProcessInfo
@@ -15,6 +16,7 @@ from torpor.wire.public import FileEntry, SandboxView, Verified
 from torpor.wire.public import TemplateView as Template
 from torpor.wire.reach import AllowList, NetworkView
 from torpor.wire.reach import DeniedView as Denied
+from torpor.wire.templates import BuildView as TemplateBuild
 
 __all__ = [
     "Denied",
@@ -27,6 +29,7 @@ __all__ = [
     "ProcessInfo",
     "SandboxInfo",
     "Template",
+    "TemplateBuild",
     "Transferred",
     "Verified",
 ]
@@ -88,8 +91,8 @@ class SandboxInfo:
     milliseconds. `reason` says why a `failed` sandbox failed. `from_snapshot` is the snapshot it came to life from, if
     not its template's, and `parent_id` the sandbox it was forked from. `last_snapshot_id` is the newest snapshot it can
     go back to. `network` is what it may reach, "internet", "none" or the entries of an allow-list, and `guest_ip` its
-    own address (None: no network). Of its secrets `secret_names` are all that is told. The last six say what the server
-    does for it of its own accord, as `create` was asked.
+    own address (None: no network). Of its secrets `secret_names` are all that is told. The next six say what the server
+    does for it of its own accord, as `create` was asked. `volumes` are those it has.
     """
 
     id: str
@@ -119,11 +122,13 @@ class SandboxInfo:
     checkpoint_every_seconds: int | None
     checkpoint_every_execs: int | None
     checkpoint_keep: int
+    volumes: tuple[AttachedVolume, ...]
 
     @classmethod
     def of(cls, view: SandboxView) -> SandboxInfo:
         """Return the value of what came over the wire."""
         fields = dict(view) | {"network": reach_of(view.network), "secret_names": tuple(view.secret_names)}
+        fields["volumes"] = tuple(AttachedVolume.of(each) for each in view.volumes)
         return cls(state=fields.pop("status"), metadata=MappingProxyType(fields.pop("metadata")), **fields)
 
 
@@ -134,6 +139,33 @@ class Transferred:
     files: int
     bytes: int
     skipped: tuple[str, ...] = ()
+
+
+class Tally:
+    """What a transfer has moved so far, which `on_progress` is told: whole files, and all bytes."""
+
+    def __init__(self, on_progress: Callable[[Transferred], object] | None) -> None:
+        self._on_progress = on_progress
+        self._files = self._bytes = 0
+        self._skipped: list[str] = []
+
+    def moving(self, count: int) -> None:
+        """So many bytes of the file under way were moved; fewer than before, if it was begun anew."""
+        if self._on_progress is not None:
+            self._on_progress(Transferred(self._files, self._bytes + count, tuple(self._skipped)))
+
+    def moved(self, count: int) -> None:
+        """A file of so many bytes was moved."""
+        self._files, self._bytes = self._files + 1, self._bytes + count
+        self.moving(0)
+
+    def skip(self, name: str) -> None:
+        """Leave something out."""
+        self._skipped.append(name)
+
+    def so_far(self) -> Transferred:
+        """Return all of it."""
+        return Transferred(self._files, self._bytes, tuple(self._skipped))
 
 
 class Page(list[T]):

@@ -77,6 +77,11 @@ def locate(api: str | None = None, key: str | None = None) -> Server:
     return Server(url, key, ca_file, pinned)
 
 
+def is_server_named() -> bool:
+    """Tell whether the environment says where the server is."""
+    return bool(os.environ.get("TORPOR_API"))
+
+
 def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)

@@ -23,22 +23,24 @@ class Unreadable(ValueError):
 
 
 class Event(NamedTuple):
-    """One event: its name and its data lines, joined by newlines."""
+    """One event: its name, its data lines, joined by newlines, and its id, if it has one."""
 
     name: str
     data: bytes
+    id: str = ""
 
 
 class EventReader:
     """Turns bytes into events. Comment lines, which keep the line alive, are skipped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_EVENT_BYTES) -> None:
+        self._most = most
         self._held = bytearray()
-        self._name = "message"
+        self._name, self._id = "message", ""
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """Yield the events that `chunk` completes. Raises Unreadable for an event beyond MAX_EVENT_BYTES."""
+        """Yield the events that `chunk` completes. Raises Unreadable for an event beyond `most` bytes."""
         self._held += chunk
         start = 0
         while (end := self._held.find(b"\n", start)) >= 0:
@@ -47,7 +49,7 @@ class EventReader:
             if (event := self._line(line)) is not None:
                 yield event
         del self._held[:start]
-        if len(self._held) > MAX_EVENT_BYTES:
+        if len(self._held) > self._most:
             raise Unreadable
 
     def _line(self, line: bytes) -> Event | None:
@@ -58,9 +60,11 @@ class EventReader:
             self._data.append(value.removeprefix(b" "))
         elif field == b"event":
             self._name = value.removeprefix(b" ").decode(errors="replace")
+        elif field == b"id":
+            self._id = value.removeprefix(b" ").decode(errors="replace")
         return None
 
     def _dispatch(self) -> Event | None:
-        event = Event(self._name, b"\n".join(self._data)) if self._data else None
-        self._name, self._data = "message", []
+        event = Event(self._name, b"\n".join(self._data), self._id) if self._data else None
+        self._name, self._id, self._data = "message", "", []
         return event

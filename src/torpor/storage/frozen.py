@@ -9,6 +9,7 @@ disk.qcow2       what the guest had written to its root disk
 memory.sums      a checksum for each page of memory, so that a freeze computes those of the pages that changed only
 disk.sums        a checksum for each 64 KiB of disk.qcow2
 memory.used      the ranges of memory that were in use before the freeze: what a restore will need first
+volume0          of a snapshot whose sandbox had volumes: a copy of each, by bay; and volume0.sums, as disk.sums
 
 Opening looks at every part's size and time, and reads in full only what these do not vouch for. `verify` reads all.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,7 @@ from torpor.kit.runs import Run, Written
 from torpor.kit.sums import first_difference, sums_of, updated
 from torpor.model.snapshot import Snapshot
 from torpor.model.template import Template
+from torpor.model.volume import Attachment
 from torpor.storage.manifest import Manifest, Part, parse_manifest, print_manifest
 from torpor.storage.room import written
 
@@ -41,9 +44,11 @@ _log = structlog.get_logger(__name__)
 MANIFEST, MEMORY, STATE, DISK = "manifest.json", "memory", "state", "disk.qcow2"
 MEMORY_SUMS, DISK_SUMS, MEMORY_USED = "memory.sums", "disk.sums", "memory.used"
 PARTS = (MANIFEST, MEMORY, STATE, DISK, MEMORY_SUMS, DISK_SUMS, MEMORY_USED)
+_VOLUME = re.compile(r"volume[0-9]{1,2}")
 
-# Large part -> its checksums, and how many bytes each of them covers.
+# Large part -> its checksums, and how many bytes each of them covers. Those of volumes are like the disk's.
 _SUMS = {MEMORY: (MEMORY_SUMS, 4096), DISK: (DISK_SUMS, 65536)}
+_VOLUME_SUMS, _VOLUME_BLOCK = ".sums", 65536
 _SMALL = (STATE, MEMORY_SUMS, DISK_SUMS, MEMORY_USED)
 # Offset and length of one range in MEMORY_USED.
 _RANGE = struct.Struct("<QQ")
@@ -66,6 +71,31 @@ class Frozen:
     template: Template
     snapshot: Snapshot | None
     parts: Mapping[str, Part]
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether the user's processes are in it, which stand still until they are let go."""
+        return self.snapshot is not None or self.template.lives
+
+    @property
+    def volumes(self) -> tuple[Attachment, ...]:
+        """What its sandbox had of volumes, a copy of each of which is the part of its number."""
+        return () if self.snapshot is None else self.snapshot.volumes
+
+
+def volume_part(bay: int) -> str:
+    """Return the name of the copy of what was in a bay."""
+    return f"volume{bay}"
+
+
+def _large(names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return the large ones among some parts, each with the name of its checksums and what one of these covers."""
+    volumes = sorted(name for name in names if _VOLUME.fullmatch(name))
+    return _SUMS | {name: (f"{name}{_VOLUME_SUMS}", _VOLUME_BLOCK) for name in volumes}
+
+
+def _small(large: Mapping[str, tuple[str, int]]) -> tuple[str, ...]:
+    return (*_SMALL, *(sums for name, (sums, _) in large.items() if name not in _SUMS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +124,19 @@ def seal(draft: Path, changes: Changes | None = None) -> Sealed:
     With `changes` only the checksums of what changed are computed. Blocks; meant for a thread. Raises OutOfSpace where
     the host's disk is full, FreezeFailed.
     """
+    large = _large(path.name for path in draft.iterdir())
     with written(draft, "the snapshot could not be written"), ThreadPoolExecutor(max_workers=len(_SUMS) + 2) as threads:
-        for part in (MEMORY, STATE, DISK):
+        for part in (STATE, *large):
             (draft / part).chmod(0o400)
         # The kernel writes the memory out while its checksums are computed.
         durable = [threads.submit(fsync_path, draft / part) for part in (MEMORY, STATE)]
         durable.append(threads.submit(_add_used, draft, changes.memory.used if changes else ()))
-        sizes = [threads.submit(_add_sums, draft, part, changes) for part in _SUMS]
+        sizes = [threads.submit(_add_sums, draft, part, changes) for part in large]
         for each in durable:
             each.result()
-        fresh = sum(each.result() for each in sizes) + sum(allocated_bytes(draft / part) for part in _SMALL)
-        return Sealed({part: _stamp(draft / part, part in _SMALL) for part in (*_SUMS, *_SMALL)}, fresh)
+        small = _small(large)
+        fresh = sum(each.result() for each in sizes) + sum(allocated_bytes(draft / part) for part in small)
+        return Sealed({part: _stamp(draft / part, part in small) for part in (*large, *small)}, fresh)
 
 
 def _add_used(draft: Path, used: Iterable[Run]) -> None:
@@ -113,7 +145,9 @@ def _add_used(draft: Path, used: Iterable[Run]) -> None:
 
 def _add_sums(draft: Path, part: str, changes: Changes | None) -> int:
     """Write a part's checksums, and return how many of its bytes on disk it does not share with its base."""
-    path, (sums_name, block) = draft / part, _SUMS[part]
+    path, (sums_name, block) = draft / part, _large([part])[part]
+    if changes is not None and part not in changes.base.parts:
+        changes = None  # a volume, and this is the first snapshot since it was attached
     old = _trusted_sums(changes.base, sums_name) if changes else None
     changed = _changed(path, part, changes)
     new = sums_of(path, block) if old is None or changed is None else updated(old, path, block, changed)
@@ -125,7 +159,7 @@ def _add_sums(draft: Path, part: str, changes: Changes | None) -> int:
 
 def _changed(path: Path, part: str, changes: Changes | None) -> Sequence[Run] | None:
     """Return what of a part differs from its base, None where that cannot be told."""
-    if part == DISK:
+    if part != MEMORY:
         fsync_path(path)  # what of it is shared is known once it is on disk
         return changed_runs(path, changes.base.folder / part) if changes else None
     return changes.memory.runs if changes else None
@@ -192,10 +226,11 @@ def check(frozen: Frozen) -> None:
     The machine's state is always read. So is a part whose time is another: it was touched, or copied without times; if
     its bytes are right it gets its time back, so this is paid for once. Raises SnapshotCorrupt.
     """
-    touched = [part for part in (*_SMALL, *_SUMS) if not _vouched(frozen, part)]
+    large = _large(frozen.parts)
+    touched = [part for part in (*_small(large), *large) if not _vouched(frozen, part)]
     for part in touched:
-        if part in _SUMS and _SUMS[part][0] not in touched:
-            _verify_part(frozen, _SUMS[part][0])  # before it vouches for the whole part
+        if part in large and large[part][0] not in touched:
+            _verify_part(frozen, large[part][0])  # before it vouches for the whole part
         _verify_part(frozen, part)
     if STATE not in touched:
         _verify_part(frozen, STATE)
@@ -223,20 +258,21 @@ def verify(frozen: Frozen) -> int:
 
     Raises SnapshotCorrupt, naming the file and where it differs.
     """
-    for part in (*_SMALL, *_SUMS):  # checksums first, as they vouch for the rest
+    large = _large(frozen.parts)
+    for part in (*_small(large), *large):  # checksums first, as they vouch for the rest
         _vouched(frozen, part)
         _verify_part(frozen, part)
     return sum(part.size for part in frozen.parts.values())
 
 
 def _verify_part(frozen: Frozen, part: str) -> None:
-    path = frozen.folder / part
+    path, large = frozen.folder / part, _large(frozen.parts)
     try:
-        if part in _SMALL:
+        if part not in large:
             if sha256_of(path) != frozen.parts[part].sha256:
                 raise _damaged(frozen, f"its file {part!r} has other bytes than it was sealed with")
             return
-        name, block = _SUMS[part]
+        name, block = large[part]
         offset = first_difference(path, block, (frozen.folder / name).read_bytes())
     except OSError as error:
         raise _damaged(frozen, f"its file {part!r} cannot be read: {error.strerror}") from error
@@ -255,5 +291,6 @@ def link_parts(source: Path, folder: Path) -> None:
     Raises OSError.
     """
     with replaced_folder(folder) as draft:
-        for part in PARTS:
+        large = _large(path.name for path in source.iterdir())
+        for part in (MANIFEST, *_small(large), *large):
             os.link(source / part, draft / part)

@@ -6,6 +6,7 @@ images/<kind>-<digest>/      immutable: kernel and initramfs, the guest agent's 
 volume.xfs, volume/          where home's file system has no reflinks: an image of one that has, and where it is mounted
 volume.lock                  held while the volume is mounted, grown or unmounted
 logs/                        logs of bakes
+builds/<id>/                 what was sent for a build that has not run yet
 lock, bake.lock              held by the one server of this directory, and by a bake
 jail/<digest>/               what a machine in its jail sees of the system: QEMU, its libraries, its firmware
 cgroups                      the folders below which control groups of machines were made, one a line
@@ -15,9 +16,11 @@ In `data`, which is the volume or `home` itself, on one file system, so that fil
 
 templates/<name>/            a template: manifest.json, memory, state, disk.qcow2, checksums, memory.used
 snapshots/<id>/              a snapshot: the same files
+volumes/<id>.img             a named volume: a raw disk image
 sandboxes/<id>/base/         links to the files of what a sandbox came from or was last frozen into
-sandboxes/<id>/              what a running sandbox writes: disk.qcow2, sockets, console.log, vmm.log; and what is noted
-                             of it: machine.json, deadline, usage.json, asleep, paused
+sandboxes/<id>/              what a running sandbox writes: disk.qcow2, volume0.img and so on, sockets, console.log,
+                             vmm.log; and what is noted of it: machine.json, deadline, usage.json, asleep, paused,
+                             volumes.json
 """
 
 from __future__ import annotations
@@ -67,8 +70,16 @@ class Layout:
         return self.data / "sandboxes"
 
     @property
+    def named_volumes(self) -> Path:
+        return self.data / "volumes"
+
+    @property
     def logs(self) -> Path:
         return self.home / "logs"
+
+    @property
+    def builds(self) -> Path:
+        return self.home / "builds"
 
     @property
     def lock(self) -> Path:
@@ -108,6 +119,14 @@ class Layout:
 
     def make(self) -> None:
         """Make the folders that are missing."""
-        inner = (self.images, self.logs, self.templates, self.snapshots, self.sandboxes)
+        inner = (
+            self.images,
+            self.logs,
+            self.builds,
+            self.templates,
+            self.snapshots,
+            self.sandboxes,
+            self.named_volumes,
+        )
         for folder in (self.home, *inner):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

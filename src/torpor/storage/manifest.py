@@ -1,7 +1,7 @@
 """The manifest of what is frozen: its record, its parts, and a checksum of all that, as JSON.
 
-Templates and snapshots are numbered apart. A number that is not known here is refused by name; a text that does not
-match its own checksum is damaged.
+Templates and snapshots are numbered apart. Older numbers are read, as what they lack has a meaning; one that is not
+known here is refused by name. A text that does not match its own checksum is damaged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torpor.model.snapshot import SNAPSHOT_FORMAT, Snapshot
 from torpor.model.template import MANIFEST_FORMAT, Template
 
 _FORMATS = {"template": MANIFEST_FORMAT, "snapshot": SNAPSHOT_FORMAT}
+_OLDEST = {"template": 2, "snapshot": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,11 @@ def parse_manifest(text: bytes, title: str, mend: str) -> Manifest:
         said: dict[str, Any] = json.loads(text)
         what, number = said.get("what", "template"), int(said["format"])  # the first format did not say what it is
         readable = _FORMATS[what]
-        manifest = _checked(said, what) if number == readable else None
+        manifest = _checked(said, what) if _OLDEST[what] <= number <= readable else None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SnapshotCorrupt(f"the manifest of {title} is damaged", hint=mend) from error
     if manifest is None:
-        raise Unsupported(f"{title} is in format {number}, and this version reads format {readable} only", hint=mend)
+        raise Unsupported(f"{title} is in format {number}, and this version reads up to {readable}", hint=mend)
     return manifest
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torpor.errors import Failed, Unsupported
 from torpor.kit.proc import ProgramFailed, ProgramMissing, run
+
+
+def require(program: str, package: str) -> None:
+    """Raise Unsupported, with the Debian `package` to install, unless a program is installed."""
+    if shutil.which(program) is None:
+        raise Unsupported(f"the program {program} is not installed", hint=f"install the package {package}")
 
 
 async def use(

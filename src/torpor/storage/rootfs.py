@@ -10,10 +10,10 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.errors import Unsupported
 from torpor.model.template import Recipe
 from torpor.storage.debian import Archive
-from torpor.storage.programs import use
+from torpor.storage.jailed import OWNERS, WORK, Jailed
+from torpor.storage.programs import require, use
 
 _HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
@@ -43,8 +43,7 @@ class Bootstrap:
 
     async def make(self, options: list[str], tree: Path, env: dict[str, str] | None = None) -> None:
         """Fill `tree`. Raises Unsupported without mmdebstrap, Failed if it fails."""
-        if shutil.which("mmdebstrap") is None:
-            raise Unsupported("the program mmdebstrap is not installed", hint="install the package mmdebstrap")
+        require("mmdebstrap", "mmdebstrap")
         made = ["mmdebstrap", "--mode=root", *options, self.archive.codename, str(tree), *self.archive.sources]
         argv = [*_GONE_WITH_US, *made]
         failure, whole_env = "the root file system was not made", {**os.environ, **(env or {})}
@@ -87,6 +86,7 @@ async def make_runtime(bootstrap: Bootstrap, agent: Path, into: Path) -> None:
     for unused in ("usr/share", "var", "etc/apt", "dev"):
         shutil.rmtree(tree / unused, ignore_errors=True)
     _link_merged(tree)
+    _link_within(tree)
     start = tree / "agent"
     shutil.copytree(agent, start / "torpor_guest", ignore=shutil.ignore_patterns("__pycache__"))
     (start / "__main__.py").write_text("from torpor_guest.main import main\n\nmain()\n")
@@ -103,6 +103,14 @@ def _link_merged(tree: Path) -> None:
             (tree / name).symlink_to(f"usr/{name}")
 
 
+def _link_within(tree: Path) -> None:
+    """Let absolute links, such as the loader's, lead into the tree: a guest's own root may have nothing there."""
+    for path in tree.rglob("*"):
+        if path.is_symlink() and (target := path.readlink()).is_absolute():
+            path.unlink()
+            path.symlink_to(os.path.relpath(tree / target.relative_to("/"), path.parent))
+
+
 async def _compile(tree: Path) -> None:
     """Compile the modules by the guest's own interpreter: the disk is read-only, so the guest could not keep them."""
     (library,) = (tree / "usr/lib").glob("python3.*")
@@ -112,14 +120,29 @@ async def _compile(tree: Path) -> None:
     await use(argv, "coreutils", "the guest agent was not compiled")
 
 
-async def make_ext4(tree: Path, image: Path, *, size_mib: int) -> None:
-    """Make a sparse ext4 image of a folder.
+async def make_ext4(
+    tree: Path,
+    image: Path,
+    *,
+    size_mib: int,
+    inodes: int | None = None,
+    jailed: Path | None = None,
+    log: Path | None = None,
+) -> None:
+    """Make a sparse ext4 image of a folder, with room for so many `inodes` (None: as is usual for the size).
 
-    No journal: a disk is never used again without the memory that goes with it. Raises Unsupported without mke2fs,
-    Failed if it fails.
+    `jailed`: the folder that both are in, for a tree that a stranger has filled. No journal: a disk is never used again
+    without the memory that goes with it. Raises Unsupported without mke2fs, Failed if it fails.
     """
+    place = Jailed(jailed, rights=OWNERS) if jailed is not None else None
+    source, target = (tree, image) if jailed is None else (Path(WORK) / tree.name, Path(WORK) / image.name)
     argv = [
-        *("mke2fs", "-q", "-t", "ext4", "-d", str(tree), "-m", "0", "-O", "^has_journal"),
-        *("-E", "root_owner=0:0,lazy_itable_init=0", str(image), f"{size_mib}M"),
+        *("mke2fs", "-q", "-t", "ext4", "-d", str(source), "-m", "0", "-O", "^has_journal"),
+        *(() if inodes is None else ("-N", str(inodes))),
+        *("-E", "root_owner=0:0,lazy_itable_init=0", str(target), f"{size_mib}M"),
     ]
-    await use(argv, "e2fsprogs", "the disk image was not made")
+    failure = "the disk image was not made"
+    if place is None:
+        await use(argv, "e2fsprogs", failure, log=log)
+    else:
+        await place.run(argv, "e2fsprogs", failure, log)

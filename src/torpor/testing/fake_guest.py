@@ -20,26 +20,29 @@ from torpor.testing.fake_guest_jobs import Job, Jobs
 from torpor.testing.fake_guest_line import Line
 from torpor.testing.guest import Files, Node
 
-_FORMAT = "fake-guest-3"
+_FORMAT = "fake-guest-4"
 
 
 @dataclass
 class FakeGuest:
     """One guest. `serve` may be called again with another socket, as a real one is connected to anew.
 
-    What it is told to do wrong: `refuse_adopt`, `refuse_quiesce`, `refuse_thaw` are sentences to refuse with;
-    `silent_quiesce` and `silent_hooks` leave these unanswered (and stop nothing), `silent` everything. `garbage`: bytes
-    to send right after the welcome. `hooks`: how many hooks there are for every event, of which `failing_hooks` fail.
+    What it is told to do wrong: `refuse_adopt`, `refuse_quiesce`, `refuse_thaw`, `refuse_mount` are sentences to refuse
+    with; `silent_quiesce` and `silent_hooks` leave these unanswered (and stop nothing), `silent` everything. `garbage`:
+    bytes to send right after the welcome. `hooks`: how many hooks there are for every event, of which `failing_hooks`
+    fail.
 
     What it has in memory: `frozen` (it was quiesced, and not let go since: calls under way stand still), `identities`
-    (the `adopt` requests it took), `env`, `secrets`, `files`, `counters` (of the command `count`), `hooks_run` (the
-    events), `under_way` (calls by number), `jobs`. These run while it is served.
+    (the `adopt` requests it took), `env`, `secrets`, `defaults`, `files`, `counters` (of the command `count`),
+    `hooks_run` (the events), `mounts` (the `mount` requests it took), `under_way` (calls by number), `jobs`. These run
+    while it is served.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     refuse_adopt: str | None = None
     refuse_quiesce: str | None = None
     refuse_thaw: str | None = None
+    refuse_mount: str | None = None
     silent_quiesce: bool = False
     silent_hooks: bool = False
     silent: bool = False
@@ -52,8 +55,10 @@ class FakeGuest:
     identities: list[Request] = field(default_factory=list, init=False)
     env: dict[str, str] = field(default_factory=dict, init=False)
     secrets: dict[str, str] = field(default_factory=dict, init=False)
+    defaults: Request = field(default_factory=dict, init=False)
     counters: dict[str, int] = field(default_factory=dict, init=False)
     hooks_run: list[str] = field(default_factory=list, init=False)
+    mounts: list[Request] = field(default_factory=list, init=False)
     under_way: dict[int, UnderWay] = field(default_factory=dict, init=False)
     files: Files = field(init=False)
     jobs: Jobs = field(init=False)
@@ -90,6 +95,11 @@ class FakeGuest:
         while self.frozen:
             await self._thawed.wait()
 
+    async def take_defaults(self, request: Request) -> Request:
+        """Serve `defaults`; only what they say of variables makes a difference here."""
+        self.defaults = {name: request[name] for name in ("env", "cwd", "user")}
+        return {}
+
     def save(self) -> bytes:
         """Return all that it has in memory, as text. What is under way is complete in it if it is frozen."""
         state = {
@@ -99,8 +109,10 @@ class FakeGuest:
             "identities": self.identities,
             "env": self.env,
             "secrets": self.secrets,
+            "defaults": self.defaults,
             "counters": self.counters,
             "hooks_run": self.hooks_run,
+            "mounts": self.mounts,
             "jobs": {name: job.dump() for name, job in self.jobs.known.items()},
             "under_way": {number: state.dump() for number, state in self.under_way.items()},
             "files": {path: _dump_node(node) for path, node in self.files.nodes.items()},
@@ -114,7 +126,8 @@ class FakeGuest:
             raise ValueError("this is not the memory of a fake guest")
         self.frozen, self.greeted = state["frozen"], state["greeted"]
         self.identities, self.env, self.counters = state["identities"], state["env"], state["counters"]
-        self.secrets, self.hooks_run = state["secrets"], state["hooks_run"]
+        self.secrets, self.hooks_run, self.defaults = state["secrets"], state["hooks_run"], state["defaults"]
+        self.mounts = state["mounts"]
         self.under_way = {int(number): UnderWay.load(values) for number, values in state["under_way"].items()}
         self.jobs.known = {name: Job.load(values) for name, values in state["jobs"].items()}
         self.files.nodes = {path: _load_node(*values) for path, values in state["files"].items()}

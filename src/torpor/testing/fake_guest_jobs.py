@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from torpor.errors import Busy, Conflict, InvalidRequest, NotFound
 from torpor.kit.shielded import wait_ended
 from torpor.testing.fake_guest_call import Request
+from torpor.testing.fake_terminal import FakeTerminal, Out
 from torpor.testing.guest import Call, Killed, Shell
+from torpor.wire.host import TerminalSize
 from torpor_guest import protocol
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 Writing = Callable[[int, bytes], Awaitable[None]]
 
 # What makes an order another one.
-_ORDER = ("op", "argv", "env", "cwd", "user", "timeout_s", "stdin", "stdin_digest", "open")
+_ORDER = ("op", "argv", "env", "cwd", "user", "timeout_s", "terminal", "stdin", "stdin_digest", "open", "hangup_s")
 _IGNORED = frozenset({"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"})
 _STREAMS = (protocol.OUTPUT, protocol.ERRORS)
 _KILLED: Request = {"exit_code": 137, "signal": "SIGKILL", "oom_killed": False, "timed_out": False}
@@ -33,7 +35,8 @@ class Job:
     """One job, as a guest's memory holds it: while it runs it is begun again from this, and looks as if it went on.
 
     `written` is all that it wrote, by stream, `stdin` all the input that it got, and `counted` what the command `count`
-    has told it. Of all commands only `cat` reads its input, and then it is begun once that is complete.
+    has told it. Of all commands only `cat` reads its input, and then it is begun once that is complete; a terminal
+    reads it as it comes. `size`: the terminal's rows and columns.
     """
 
     request: Request
@@ -42,17 +45,20 @@ class Job:
     stdin: bytes = b""
     stdin_closed: bool = False
     counted: list[int] = field(default_factory=list)
+    size: Request | None = None
     outcome: Request | None = None
     # Not saved: who runs it, and whom news of it wake.
     task: asyncio.Task[None] | None = None
     killed_by: str | None = None
     feeder: object | None = None
+    terminal: FakeTerminal | None = None
+    listeners: int = 0
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def dump(self) -> Request:
         """Return it as JSON values."""
         written = [base64.b64encode(data).decode() for data in self.written]
-        kept = ("request", "started_at", "stdin_closed", "counted", "outcome")
+        kept = ("request", "started_at", "stdin_closed", "counted", "size", "outcome")
         stdin = base64.b64encode(self.stdin).decode()
         return {name: getattr(self, name) for name in kept} | {"written": written, "stdin": stdin}
 
@@ -67,7 +73,7 @@ class Job:
         argv, (_, stdout, stderr) = self.request["argv"], self.written
         return {
             "id": self.request["job"],
-            "command": argv[2] if argv[:2] == ["/bin/sh", "-c"] else " ".join(argv),
+            "command": argv[2] if argv[:2] == ["/bin/sh", "-c"] else " ".join(argv or ["(login shell)"]),
             "user": self.request["user"],
             "pid": 2 if self.outcome is None else None,
             "waited_for": self.request["op"] == "exec",
@@ -76,6 +82,7 @@ class Job:
             "stderr_bytes": len(stderr),
             "stdout_start": 0,
             "stderr_start": 0,
+            "terminal": self.size,
             "outcome": self.outcome,
         }
 
@@ -97,10 +104,30 @@ class Job:
         if self.outcome is None and not self.stdin_closed:
             self.stdin += data[max(len(self.stdin) - at, 0) :]
 
+            self.tell()
+
     def close_stdin(self) -> None:
-        """No more input comes."""
+        """No more input comes; on a terminal it is typed."""
+        if self.size is not None:
+            self.feed(len(self.stdin), b"\x04")
+            return
         self.stdin_closed = True
         self.tell()
+
+    def resize(self, size: Request) -> None:
+        """Give its terminal another size. Raises InvalidRequest or Conflict."""
+        if self.size is None:
+            raise InvalidRequest(f"the process {self.request['job']} has no terminal")
+        if self.outcome is not None:
+            raise Conflict(f"the terminal of the process {self.request['job']} is not there any more")
+        self.size = size
+        if self.terminal is not None:
+            self.terminal.size = TerminalSize.model_validate(size)
+
+    def takes_input(self) -> bool:
+        """Tell whether input may be sent."""
+        is_open = self.size is not None or self.request.get("open", False)
+        return is_open and not self.stdin_closed and self.outcome is None
 
     def signal(self, name: str) -> None:
         """Take a signal. Raises InvalidRequest or Conflict."""
@@ -144,6 +171,7 @@ class Jobs:
 
     guest: FakeGuest
     known: dict[str, Job] = field(default_factory=dict)
+    hangups: list[asyncio.Task[None]] = field(default_factory=list)
 
     def begin_all(self) -> None:
         """Let those run that have not ended."""
@@ -153,6 +181,10 @@ class Jobs:
 
     async def stop_all(self) -> None:
         """Let none run any more."""
+        for hangup in self.hangups:
+            hangup.cancel()
+            await wait_ended(hangup)
+        self.hangups.clear()
         for job in self.known.values():
             if job.task is not None:
                 job.task.cancel()
@@ -178,10 +210,25 @@ class Jobs:
         if self.guest.frozen:
             raise Busy("the sandbox is being frozen; nothing can be started in it now")
         check_folder(self.guest, request)
-        has_input = request["stdin"] or request.get("open", False)
-        job = self.known[name] = Job(request, self.guest.clock.now().timestamp(), stdin_closed=not has_input)
+        size = request.get("terminal")
+        has_input = request["stdin"] or request.get("open", False) or size is not None
+        began_at = self.guest.clock.now().timestamp()
+        job = self.known[name] = Job(request, began_at, stdin_closed=not has_input, size=size)
         self._begin(job)
+        self.heard(job, 0)
         return job
+
+    def heard(self, job: Job, change: int) -> None:
+        """Somebody begins to listen to a job (1), or listens no more (-1): the last may be the end of it."""
+        job.listeners += change
+        after_s = job.request.get("hangup_s")
+        if after_s is not None and not job.listeners and job.outcome is None:
+            self.hangups.append(asyncio.create_task(self._hang_up(job, after_s)))
+
+    async def _hang_up(self, job: Job, after_s: float) -> None:
+        await self.guest.clock.sleep(after_s)
+        if not job.listeners and job.outcome is None:
+            job.signal("SIGHUP" if job.size is not None else "SIGKILL")
 
     def _begin(self, job: Job) -> None:
         job.task = asyncio.create_task(self._run(job))
@@ -209,12 +256,32 @@ class Jobs:
 
     async def _outcome(self, job: Job, write: Writing) -> Request:
         await self.guest.wait_thawed()
+        if job.size is not None:
+            return await self._on_terminal(job, write)
         while not job.stdin_closed and any("cat" in word for word in job.request["argv"]):
             await job.news()
         call = call_of(self.guest, job.request, job.stdin, write)
         outcome = await outcome_of(_Shell(self.guest, job), call, job.request["timeout_s"], self.guest)
         await self.guest.wait_thawed()
         return outcome
+
+    async def _on_terminal(self, job: Job, write: Writing) -> Request:
+        taken = 0
+
+        async def read() -> bytes:
+            nonlocal taken
+            while len(job.stdin) == taken:
+                await job.news()
+            data, taken = job.stdin[taken:], len(job.stdin)
+            return data
+
+        async def run(words: list[str], out: Out) -> int:
+            call = call_of(self.guest, {**job.request, "argv": words}, b"", lambda _, data: out(data))
+            return await _Shell(self.guest, job).run(call)
+
+        size = TerminalSize.model_validate(job.size)
+        job.terminal = FakeTerminal(size, read, lambda data: write(protocol.OUTPUT, data), run)
+        return _KILLED | {"exit_code": await job.terminal.serve(job.request["argv"] or []), "signal": None}
 
 
 def check_folder(guest: FakeGuest, request: Request) -> None:
@@ -228,12 +295,16 @@ def call_of(guest: FakeGuest, request: Request, stdin: bytes, write: Writing) ->
     return Call(
         words=request["argv"],
         stdin=stdin,
-        env={"HOME": "/root", "USER": request["user"] or "root", **guest.env, **guest.secrets, **request["env"]},
+        env={"HOME": "/root", "USER": request["user"] or "root", **_variables(guest), **request["env"]},
         cwd=request["cwd"] or "/root",
         user=request["user"] or "root",
         out=lambda data: write(protocol.OUTPUT, data),
         err=lambda data: write(protocol.ERRORS, data),
     )
+
+
+def _variables(guest: FakeGuest) -> dict[str, str]:
+    return {**guest.defaults.get("env", {}), **guest.env, **guest.secrets}
 
 
 async def outcome_of(shell: Shell, call: Call, timeout_s: float | None, guest: FakeGuest) -> Request:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torpor.errors import Busy, Conflict, Failed, InvalidRequest, PortClosed, TorporError
 from torpor.kit.shielded import wait_ended
 from torpor.testing.fake_guest_call import Request, UnderWay
+from torpor.testing.fake_guest_files import FileCalls
 from torpor.testing.fake_guest_jobs import Job, call_of, check_folder, outcome_of
 from torpor.testing.guest import Shell
 from torpor_guest import protocol
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torpor.testing.fake_guest import FakeGuest
 
 # What the agent does even while the guest stands still; it is over before a guest is saved.
-_CONTROL = frozenset({"ping", "adopt", "quiesce", "unquiesce", "hooks"})
+_CONTROL = frozenset({"ping", "adopt", "quiesce", "unquiesce", "hooks", "mount"})
 
 
 # Where the one server of such a guest listens: it sends back what it gets.
@@ -194,23 +195,19 @@ class _Served:
             "quiesce": self._quiesce,
             "unquiesce": self._unquiesce,
             "hooks": self._hooks,
+            "mount": self._mount,
+            "defaults": self._guest.take_defaults,
             "exec": self._exec,
             "start": self._start,
             "attach": self._attach,
             "input": self._input,
+            "resize": self._resize,
             "signal": self._signal,
             "job": self._job,
             "jobs": self._jobs,
             "dial": self._dial,
             "ports": self._ports,
-            "read": self._read,
-            "write": self._write,
-            "stat": self._stat,
-            "list": self._list,
-            "walk": self._walk,
-            "mkdir": self._mkdir,
-            "remove": self._remove,
-            "rename": self._rename,
+            **FileCalls(self._guest.files, self.send, self.input, self._send_lines).operations(),
         }
         for name in ("path", "source", "target"):
             if not str(self._request.get(name, "/")).startswith("/"):
@@ -258,6 +255,12 @@ class _Served:
             await asyncio.get_running_loop().create_future()
         return {"ran": self._guest.hooks, "failed": self._guest.failing_hooks}
 
+    async def _mount(self, request: Request) -> Request:
+        if self._guest.refuse_mount is not None:
+            raise Failed(self._guest.refuse_mount)
+        self._guest.mounts.append(request)
+        return {"bytes": request["bytes"]}
+
     async def _exec(self, request: Request) -> Request:
         if request["job"] is not None:
             job = self._guest.jobs.find_or_start(request)
@@ -291,6 +294,13 @@ class _Served:
         return await self._listen(job, job.check_offsets(request))
 
     async def _listen(self, job: Job, at: list[int]) -> Request:
+        self._guest.jobs.heard(job, 1)
+        try:
+            return await self._told(job, at)
+        finally:
+            self._guest.jobs.heard(job, -1)
+
+    async def _told(self, job: Job, at: list[int]) -> Request:
         while True:
             behind = [sub for sub in (protocol.OUTPUT, protocol.ERRORS) if at[sub] < len(job.written[sub])]
             for sub in behind:
@@ -313,9 +323,9 @@ class _Served:
         job = self._guest.jobs.find(request)
         # Where it belongs is kept with the call: begun again, it does not pass on again what it has passed on.
         base = request.setdefault("base", len(job.stdin))
-        if not job.request.get("open") or job.stdin_closed or job.outcome is not None:
+        if not job.takes_input():
             raise Conflict(f"the process {request['job']} takes no input (any more)")
-        if job.feeder is not None:
+        if job.feeder is not None and job.size is None:
             raise Conflict(f"somebody else is passing input to the process {request['job']}")
         job.feeder = self
         try:
@@ -325,6 +335,10 @@ class _Served:
         if request["close"]:
             job.close_stdin()
         return {"bytes": end - base}
+
+    async def _resize(self, request: Request) -> Request:
+        self._guest.jobs.find(request).resize({"rows": request["rows"], "cols": request["cols"]})
+        return {}
 
     async def _signal(self, request: Request) -> Request:
         self._guest.jobs.find(request).signal(request["signal"])
@@ -350,46 +364,6 @@ class _Served:
     async def _ports(self, request: Request) -> Request:
         return {"ports": [{"port": ECHO_PORT, "address": "127.0.0.1", "pid": 1, "process": "fake"}]}
 
-    async def _read(self, request: Request) -> Request:
-        count = 0
-        async for chunk in self._guest.files.read(request["path"]):
-            await self.send(protocol.OUTPUT, chunk)
-            count += len(chunk)
-        return {"bytes": count}
-
-    async def _write(self, request: Request) -> Request:
-        async with aclosing(self.input()) as chunks:
-            user = request["user"] or "root"
-            count = await self._guest.files.write(request["path"], chunks, request["mode"], user, request["append"])
-        return {"bytes": count}
-
-    async def _stat(self, request: Request) -> Request:
-        return self._guest.files.entry(request["path"]).model_dump()
-
-    async def _list(self, request: Request) -> Request:
-        entries = self._guest.files.listing(request["path"])
-        return await self._send_lines([entry.model_dump() for entry in entries])
-
-    async def _walk(self, request: Request) -> Request:
-        files = self._guest.files
-        files.listing(request["path"])
-        return await self._send_lines([files.entry(name).model_dump() for name in files.below(request["path"])])
-
     async def _send_lines(self, entries: list[Request]) -> Request:
         await self.send(protocol.OUTPUT, b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
         return {"entries": len(entries)}
-
-    async def _mkdir(self, request: Request) -> Request:
-        mode = 0o755 if request["mode"] is None else request["mode"]
-        self._guest.files.mkdir(request["path"], mode, request["user"] or "root")
-        return {}
-
-    async def _remove(self, request: Request) -> Request:
-        if request["path"].strip("/") == "":
-            raise InvalidRequest("/ cannot be removed")
-        self._guest.files.remove(request["path"], request["recursive"])
-        return {}
-
-    async def _rename(self, request: Request) -> Request:
-        self._guest.files.rename(request["source"], request["target"])
-        return {}

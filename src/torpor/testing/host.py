@@ -25,11 +25,14 @@ from torpor import errors
 from torpor.kit.clock import Clock, SystemClock
 from torpor.testing.guest import Files
 from torpor.testing.host_answers import Hold, Line, Lost, json_answer
+from torpor.testing.host_builds import FakeBuilds
 from torpor.testing.host_commands import JobAnswers
 from torpor.testing.host_files import Act, FileAnswers
+from torpor.testing.host_logs import LogAnswers
 from torpor.testing.host_machines import FakeMachine, FakeSnapshot, baked, copied, listed
 from torpor.testing.host_ports import PortAnswers
 from torpor.testing.host_room import HostRoom
+from torpor.testing.host_volumes import FakeVolumes
 from torpor.wire import host, public
 from torpor.wire.errors import status_of, to_body
 
@@ -45,7 +48,8 @@ class FakeHost:
 
     capabilities, restore, list, close, network, set_network, deadline, pause, resume, hibernate, wake, snapshot,
     rollback, exec, start, jobs, job, attach, feed, signal, ports, dial, read, write, remove, stat, dir, mkdir, rename,
-    walk, logs, snapshots, remove_snapshot, verify_snapshot, templates, remove_template, reserve, capacity.
+    walk, logs, snapshots, remove_snapshot, verify_snapshot, templates, remove_template, reserve, capacity, build,
+    build_file, remove_build, make_volume, volumes, remove_volume.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -54,9 +58,12 @@ class FakeHost:
         self.room = HostRoom(self.machines)
         self.snapshots: dict[str, FakeSnapshot] = {}
         self.templates = {name: baked(name) for name in ("base", "agent")}
+        self.builds = FakeBuilds(self.templates, self.snapshots)
+        self.volumes = FakeVolumes()
         self.down = False
         self.can = host.Capabilities(network_trouble="it is not there at all")
         self.denied: dict[str, list[host.Denied]] = {}
+        self.consoles: dict[str, bytes] = {}  # by id, of those that have not the usual one
         self.servers: dict[int, int] = {}  # of each guest: the port on this machine's loopback for a port in it
         self.reads_first = False  # whether a refused request's body is read before it is refused
         self.calls: Counter[str] = Counter()
@@ -198,11 +205,13 @@ class FakeHost:
             *(("POST", f"{one}/{verb}", verb, act) for verb, act in self._passages().items()),
             ("POST", f"{one}/snapshots", "snapshot", self._snapshot),
             *self.room.routes(),
+            *self.builds.routes(),
+            *self.volumes.routes(),
             *FileAnswers(self._machine).routes(one),
             *JobAnswers(self._machine, self.clock, self.cut).routes(one),
             *PortAnswers(self._machine, self.servers).routes(one),
+            *LogAnswers(self._known, self.consoles).routes(one),
             ("PUT", f"{one}/deadline", "deadline", self._deadline),
-            ("GET", f"{one}/logs", "logs", self._logs),
             ("GET", "/host/v1/snapshots", "snapshots", self._snapshots),
             ("DELETE", "/host/v1/snapshots/{id}", "remove_snapshot", self._remove_snapshot),
             ("POST", "/host/v1/snapshots/{id}/verify", "verify_snapshot", self._verify_snapshot),
@@ -261,6 +270,7 @@ class FakeHost:
         order = host.Restore.model_validate_json(await request.body())
         if order.id in self.machines:
             raise errors.Conflict(f"{order.id} is alive already")
+        self.volumes.check(order.volumes)
         machine = self._from(order)
         machine.take(order)
         machine.env |= order.env
@@ -366,10 +376,6 @@ class FakeHost:
         if snapshot.corrupt:
             raise errors.SnapshotCorrupt(f"snapshot {snapshot.frozen.id} is not what was written: memory differs")
         return json_answer(public.Verified(id=snapshot.frozen.id, checked_bytes=123, took_ms=4.5))
-
-    async def _logs(self, request: Request) -> Response:
-        machine = self._known(request)
-        return Response(f"{machine.facts.id} login:\n", media_type="text/plain")
 
     async def _templates(self, request: Request) -> Response:
         return json_answer(public.TemplateList(items=list(self.templates.values())))

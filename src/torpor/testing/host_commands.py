@@ -36,6 +36,7 @@ class JobAnswers:
             ("GET", f"{one}/jobs/{{job}}", "job", self._show),
             ("GET", f"{one}/jobs/{{job}}/output", "attach", self._attach),
             ("POST", f"{one}/jobs/{{job}}/stdin", "feed", self._feed),
+            ("POST", f"{one}/jobs/{{job}}/resize", "resize", self._resize),
             ("POST", f"{one}/jobs/{{job}}/signal", "signal", self._signal),
         ]
 
@@ -66,9 +67,20 @@ class JobAnswers:
         return _streamed(job.listen(int(query["stdout_from"]), int(query["stderr_from"]), self._cut()))
 
     async def _feed(self, request: Request) -> Response:
-        job, data = self._job_of(request), await request.body()
-        job.feed(data, close=request.query_params.get("close") == "true")
-        return json_answer(host.Fed(bytes=len(data)))
+        job, taken = self._job_of(request), 0
+        close = request.query_params.get("close") == "true"
+        job.feed(b"", close=False)
+        async for chunk in request.stream():
+            taken += len(chunk)
+            job.feed(chunk, close=False)
+        if close:
+            job.feed(b"", close=True)
+        return json_answer(host.Fed(bytes=taken))
+
+    async def _resize(self, request: Request) -> Response:
+        job = self._job_of(request)
+        job.resize(host.TerminalSize.model_validate_json(await request.body()))
+        return Response(status_code=204)
 
     async def _signal(self, request: Request) -> Response:
         job = self._job_of(request)

@@ -13,6 +13,8 @@ from torpor import errors
 from torpor.kit.clock import Clock
 from torpor.kit.news import News
 from torpor.kit.shielded import end_tasks
+from torpor.testing.fake_interpreter import FakeInterpreter
+from torpor.testing.fake_terminal import FakeTerminal, Out
 from torpor.testing.guest import Call, Shell
 from torpor.wire import frames, host
 from torpor.wire.errors import to_body
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from torpor.testing.host_machines import FakeMachine
 
 _SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGKILL": 9, "SIGUSR1": 10, "SIGTERM": 15}
+_CATS = (["cat"], ["/bin/sh", "-c", "cat"])
 _STREAMS = (frames.Kind.STDOUT, frames.Kind.STDERR)
 _pids = itertools.count(200)
 
@@ -41,7 +44,9 @@ class FakeJob:
         self._news = News()
         self._signal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._input: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._is_open = isinstance(order, host.JobOrder) and order.open_stdin
+        self._is_open = order.terminal is not None or (isinstance(order, host.JobOrder) and order.open_stdin)
+        self._terminal = None if order.terminal is None else self._new_terminal(order.terminal)
+        self._interpreter = self._new_interpreter() if FakeInterpreter.is_meant(order) else None
         self._task = asyncio.create_task(self._run())
         machine.started.set()
 
@@ -50,19 +55,20 @@ class FakeJob:
         argv = self.order.argv
         return host.Job(
             id=self.order.job or "",
-            command=argv[2] if argv[:2] == ["/bin/sh", "-c"] else " ".join(argv),
+            command=argv[2] if argv[:2] == ["/bin/sh", "-c"] else " ".join(argv or ["(login shell)"]),
             user=self.order.user,
             pid=self._pid,
             waited_for=not isinstance(self.order, host.JobOrder),
             started_at=self._begun_at,
             stdout_bytes=len(self._written[frames.Kind.STDOUT]),
             stderr_bytes=len(self._written[frames.Kind.STDERR]),
+            terminal=None if self._terminal is None else self._terminal.size,
             outcome=self._outcome,
         )
 
     def checked(self, order: host.ExecOrder) -> FakeJob:
         """Return the job if an order is the one that started it. Raises Conflict."""
-        fields = ("argv", "env", "cwd", "user", "timeout_s", "stdin")
+        fields = ("argv", "env", "cwd", "user", "timeout_s", "stdin", "terminal")
         if any(getattr(order, name) != getattr(self.order, name) for name in fields):
             raise errors.Conflict(f"the process {self.order.job} was started by another order")
         return self
@@ -94,9 +100,19 @@ class FakeJob:
         if self._outcome is not None or not self._is_open:
             raise errors.Conflict(f"the input of {self.order.job} is closed")
         self._input.put_nowait(data)
-        if close:
+        if close and self._terminal is not None:
+            self._input.put_nowait(b"\x04")
+        elif close:
             self._is_open = False
             self._input.put_nowait(None)
+
+    def resize(self, size: host.TerminalSize) -> None:
+        """Give its terminal another size. Raises InvalidRequest if it has none, Conflict if it has ended."""
+        if self._terminal is None:
+            raise errors.InvalidRequest(f"the process {self.order.job} has no terminal")
+        if self._outcome is not None:
+            raise errors.Conflict(f"the terminal of the process {self.order.job} is not there any more")
+        self._terminal.size = size
 
     def signal(self, name: str) -> None:
         """End the command by a signal. Raises InvalidRequest for one that is none, Conflict if it has ended."""
@@ -104,6 +120,9 @@ class FakeJob:
             raise errors.InvalidRequest(f"there is no signal {name}")
         if self._outcome is not None or self._signal.done():
             raise errors.Conflict(f"the process {self.order.job} has ended")
+        if self._interpreter is not None and name != "SIGKILL":
+            self._interpreter.signal(name)
+            return
         self._signal.set_result(name)
 
     async def aclose(self) -> None:
@@ -145,16 +164,34 @@ class FakeJob:
 
     async def _command(self) -> int:
         order = self.order
-        if order.argv == ["cat"] and self._is_open:
+        if order.argv in _CATS and self._is_open:
             return await self._cat()
+        if self._interpreter is not None:
+            return await self._interpreter.run(self._read, self._machine.env | self._machine.secrets | order.env)
+        if self._terminal is not None:
+            return await self._terminal.serve(order.argv)
+        return await self._shell(order.argv, partial(self._write, frames.Kind.STDOUT))
+
+    def _new_interpreter(self) -> FakeInterpreter:
+        out, err = (partial(self._write, kind) for kind in _STREAMS)
+        return FakeInterpreter(self.order, out, err)
+
+    def _new_terminal(self, size: host.TerminalSize) -> FakeTerminal:
+        return FakeTerminal(size, self._read, partial(self._write, frames.Kind.STDOUT), self._shell)
+
+    async def _read(self) -> bytes:
+        return await self._input.get() or b""
+
+    async def _shell(self, words: list[str], out: Out) -> int:
+        order = self.order
         call = Call(
-            words=order.argv,
+            words=words,
             stdin=base64.b64decode(order.stdin or ""),
             env=self._machine.env | self._machine.secrets | order.env,
             cwd=order.cwd or "/root",
             user=order.user or "root",
-            out=partial(self._write, frames.Kind.STDOUT),
-            err=partial(self._write, frames.Kind.STDERR),
+            out=out,
+            err=out if self._terminal is not None else partial(self._write, frames.Kind.STDERR),
         )
         return await Shell(self._machine.files, self._clock, self._machine.counters).run(call)
 

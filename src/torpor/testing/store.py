@@ -31,12 +31,14 @@ from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Kind
 from torpor.model.usage import Reading
 from torpor.testing.store_access import MemoryAccess
+from torpor.testing.store_builds import MemoryBuilds
 from torpor.testing.store_ledger import MemoryLedger
+from torpor.testing.store_volumes import MemoryVolumes
 
 _MORTAL = SETTLED - {State.DELETED}
 
 
-class MemoryStore(MemoryAccess):
+class MemoryStore(MemoryBuilds, MemoryAccess, MemoryVolumes):
     """A `Store` that lives as long as the object. Each call gives way once, as a real store does."""
 
     def __init__(self) -> None:
@@ -97,6 +99,22 @@ class MemoryStore(MemoryAccess):
         self._sandboxes[sandbox_id] = replace(sandbox, expires_at=expires_at, ttl_seconds=ttl_seconds)
         return self._sandboxes[sandbox_id]
 
+    async def relabel(
+        self,
+        sandbox_id: SandboxId,
+        metadata: Mapping[str, str],
+        expires_at: datetime | None,
+        ttl_seconds: int | None,
+    ) -> Sandbox | None:
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is None or sandbox.state in (State.DELETING, State.DELETED):
+            return None
+        self._sandboxes[sandbox_id] = replace(
+            sandbox, metadata=dict(metadata), expires_at=expires_at, ttl_seconds=ttl_seconds
+        )
+        return self._sandboxes[sandbox_id]
+
     async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
         await asyncio.sleep(0)
         sandbox = self._sandboxes.get(sandbox_id)
@@ -124,7 +142,11 @@ class MemoryStore(MemoryAccess):
         own = [one for one in self._living() if one.workspace == workspace]
         kept = [one for one in self._snapshots.values() if one.workspace == workspace and one.kind is Kind.CHECKPOINT]
         memory, disk = sum(one.memory_mb for one in own), sum(one.disk_gb for one in own)
-        return Holdings(len(own), memory * MIB, disk * GIB, len(kept))
+        templates = len(await self.own_templates(workspace))
+        builds = sum(one.is_open for one in self._builds_of(workspace))
+        volumes = await self.volumes(workspace)
+        size = sum(one.size_mb for one in volumes) * MIB
+        return Holdings(len(own), memory * MIB, disk * GIB, len(kept), templates, builds, len(volumes), size)
 
     async def living(self) -> list[Sandbox]:
         await asyncio.sleep(0)

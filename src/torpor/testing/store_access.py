@@ -25,6 +25,7 @@ class MemoryAccess:
     """This part of a store in memory. Each call gives way once, as a real store does."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._keys: dict[str, Key] = {}
         self._key_claims: dict[str, tuple[str, str]] = {}
         self._audit: list[AuditEntry] = []

@@ -18,6 +18,7 @@ import pytest
 from torpor.errors import FreezeFailed, RestoreFailed, SandboxLost
 from torpor.guest.client import connect
 from torpor.testing.vmm_adoption import AdoptionContract
+from torpor.testing.vmm_bays import BaysContract
 from torpor.testing.vmm_memory import MemoryContract
 from torpor.testing.vmm_rig import PATIENCE_S, Rig, answers
 from torpor.vmm.driver import Place, Saved
@@ -39,7 +40,7 @@ def _is_process(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-class VmmContract(MemoryContract, AdoptionContract):
+class VmmContract(MemoryContract, AdoptionContract, BaysContract):
     """The promises of `torpor.vmm.driver`, one test each."""
 
     async def test_a_booted_machine_lives_and_its_guest_answers(self, rig: Rig) -> None:

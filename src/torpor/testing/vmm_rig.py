@@ -63,7 +63,8 @@ Abandon = Callable[[Driver, LoadOrder], Awaitable[tuple[Trace, Survivors]]]
 
 @dataclass
 class Rig:
-    """What the suite works with: `hardware` without an overlay on its first disk, and `overlay`, an empty one for it.
+    """What the suite works with: `hardware` without an overlay on its first disk, with two bays or more, and `overlay`,
+    an empty one for that disk.
 
     `real`: a machine's pid is that of a process, which the suite may kill. `survivors` finds what was left by others;
     `abandoning`: see Abandon. `cramped`: a folder on a file system with
@@ -113,11 +114,13 @@ class Rig:
             self.first = Checkpoint(Saved(folder / "memory", folder / "state"), overlay)
         return self.first
 
-    async def load(self, name: str, frozen: Checkpoint | None = None) -> Machine:
-        """Load a saved guest, the first one unless another is given, into a new place."""
+    async def load(self, name: str, frozen: Checkpoint | None = None, bays: tuple[Path | None, ...] = ()) -> Machine:
+        """Load a saved guest, the first one unless another is given, into a new place, with these in its first bays."""
         frozen = frozen or await self.freeze_once()
         place = self.place(name)
-        return await self.driver.load(place, self.with_overlay(place, frozen.overlay), frozen.saved)
+        hardware = self.with_overlay(place, frozen.overlay)
+        hardware = replace(hardware, bays=(*bays, *hardware.bays[len(bays) :]))
+        return await self.driver.load(place, hardware, frozen.saved)
 
     async def abandon(self, name: str, *, pauses: bool = False) -> Abandoned:
         """Have a program load the first guest into a new place and be killed."""

@@ -6,8 +6,9 @@ then, or drops what it has.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -108,6 +109,52 @@ class BoundedLog:
 def read_log(path: Path) -> bytes:
     """Return what is kept of a log, oldest first; empty if there is nothing yet."""
     return b"".join(part.read_bytes() for part in (_older(path), path) if part.exists())
+
+
+def read_log_after(path: Path, position: str) -> tuple[bytes, str]:
+    """Return what a log has got after a position, oldest first, and the position after that.
+
+    A position is one that was returned here. Any other, and one whose file is not kept any more, means all that is.
+    """
+    newest, older = _opened(path), _opened(_older(path))
+    with newest or nullcontext(), older or nullcontext():
+        files = [_Part(file) for file in (older, newest) if file is not None]
+        if len(files) == 2 and files[0].inode == files[1].inode:  # it was renamed just now
+            del files[0]
+        offsets = [part.offset_of(position) for part in files]
+        first = next((number for number, offset in enumerate(offsets) if offset is not None), 0)
+        data = b"".join(part.read(offsets[number] or 0) for number, part in enumerate(files) if number >= first)
+        return data, files[-1].position() if files else ""
+
+
+class _Part:
+    """One of a log's two files, which may be growing."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self.inode = os.fstat(file.fileno()).st_ino
+
+    def offset_of(self, position: str) -> int | None:
+        """Return how far into this file a position is, None if it is not in it."""
+        inode, _, offset = position.partition(":")
+        if inode != str(self.inode) or not (offset.isascii() and offset.isdecimal() and len(offset) < 20):
+            return None
+        return int(offset) if int(offset) <= os.fstat(self._file.fileno()).st_size else None
+
+    def read(self, start: int) -> bytes:
+        self._file.seek(start)
+        return self._file.read()
+
+    def position(self) -> str:
+        """Return the position behind what was read last."""
+        return f"{self.inode}:{self._file.tell()}"
+
+
+def _opened(path: Path) -> io.BufferedReader | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
 
 
 def _older(path: Path) -> Path:

@@ -55,7 +55,9 @@ class Nic:
 class Hardware:
     """What a guest is made of. The same value has to be given at boot and at every load of what was saved from it.
 
-    `memory_mib` in MiB. `command_line` is the guest kernel's. Disks appear in the guest in this order.
+    `memory_mib` in MiB. `command_line` is the guest kernel's. Disks appear in the guest in this order. `bays`:
+    devices beside them, with the serials bay0, bay1 and so on, and the raw disk image that the guest reads and writes
+    in each; None: nothing, until one is attached. What was in one when the guest was saved has to be in it at a load.
     """
 
     cpu: int
@@ -65,6 +67,7 @@ class Hardware:
     command_line: str
     disks: tuple[Disk, ...]
     nic: Nic | None = None
+    bays: tuple[Path | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,13 @@ class Machine(Protocol):
         What is written before the guest listens, or before the machine runs, is kept for it, as far as the socket's
         buffer goes. What the guest has sent can be read even after the machine has ended. Never waits. Raises
         SandboxLost if the machine has died, Unavailable if it lives and accepts no connection now.
+        """
+
+    async def attach(self, bay: int, image: Path) -> None:
+        """Let the guest read and write a raw disk image, in a bay with nothing in it, which grows to the image's size.
+
+        The machine runs, or has run before. Raises RestoreFailed if the file cannot be opened or there is no such bay,
+        SandboxLost if the machine has died.
         """
 
     async def pause(self) -> None:

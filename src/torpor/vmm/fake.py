@@ -22,7 +22,7 @@ from torpor.model.template import Fingerprint
 from torpor.vmm.driver import Hardware, Place, Saved, Trace
 from torpor.vmm.pages import PAGE, Image, saving_memory_of
 
-Step = Literal["pause", "resume", "save_state", "save_memory"]
+Step = Literal["attach", "pause", "resume", "save_state", "save_memory"]
 
 _BOOT = "fake"
 _pids = itertools.count(4_000_001)  # above every real process id
@@ -89,7 +89,7 @@ class FakeMachine:
 
     `faults` make its next such step fail, half done where it can be. `trace` is None for one that was booted. What it
     uses is what it is told: `cpu` seconds, and `held` bytes of memory. `tap`: the inode of the descriptor that its card
-    was connected to.
+    was connected to. `bays`: what was attached to each.
     """
 
     def __init__(self, place: Place, guest: Guest, trace: Trace | None, size: int, faults: Faults) -> None:
@@ -97,10 +97,12 @@ class FakeMachine:
         self.started_in = place.folder
         self.pid = trace.process.pid if trace is not None else next(_pids)
         self.paused = trace is not None
+        self.has_run = not self.paused
         self.stalled = False  # stopped as by a VMM whose host has no room
         self.left = False
         self.cpu, self.held = 0.0, 0
         self.tap: int | None = None
+        self.bays: list[Path | None] = []
         self._size = size
         self._faults = faults
         self.end = ""
@@ -129,6 +131,15 @@ class FakeMachine:
             self._serve()
         return ours
 
+    async def attach(self, bay: int, image: Path) -> None:
+        self._check()
+        self._maybe_fail("attach")
+        if self.paused and not self.has_run:
+            raise RestoreFailed(f"the machine of {self.place.name} has not run yet")
+        if not 0 <= bay < len(self.bays) or self.bays[bay] is not None or not image.is_file():
+            raise RestoreFailed(f"the volume {image.name} was not attached to {self.place.name}")
+        self.bays[bay] = image
+
     async def pause(self) -> None:
         self._check()
         self._maybe_fail("pause")
@@ -137,7 +148,7 @@ class FakeMachine:
     async def resume(self) -> None:
         self._check()
         self._maybe_fail("resume")
-        self.paused = False
+        self.paused, self.has_run = False, True
         self._serve()
 
     async def revive(self) -> bool:
@@ -278,7 +289,7 @@ class FakeDriver:
         memory.write_bytes(_FRESH)
         os.truncate(memory, hardware.memory_mib << 20)
         machine = FakeMachine(place, self.new_guest(), None, memory.stat().st_size, self.faults)
-        return self._begun(machine, tap)
+        return self._begun(machine, hardware, tap)
 
     async def load(self, place: Place, hardware: Hardware, saved: Saved, tap: int | None = None) -> FakeMachine:
         self._maybe_fail()
@@ -291,9 +302,10 @@ class FakeDriver:
             raise RestoreFailed(f"there is no guest in the memory image {saved.memory.name}: {error}") from error
         image, pid = saved.memory.stat(), next(_pids)
         trace = Trace(ProcessMark(pid, pid, _BOOT), image.st_ino, image.st_size)
-        return self._begun(FakeMachine(place, guest, trace, image.st_size, self.faults), tap)
+        return self._begun(FakeMachine(place, guest, trace, image.st_size, self.faults), hardware, tap)
 
-    def _begun(self, machine: FakeMachine, tap: int | None) -> FakeMachine:
+    def _begun(self, machine: FakeMachine, hardware: Hardware, tap: int | None) -> FakeMachine:
+        machine.bays = list(hardware.bays)
         machine.tap = None if tap is None else os.fstat(tap).st_ino
         machine.place.console.write_text("fake guest\n")
         self.machines.append(machine)
@@ -337,7 +349,8 @@ def _check_saved(hardware: Hardware, saved: Saved) -> None:
         good = state == {"format": _STATE_FORMAT, "image": saved.memory.stat().st_size}
     except (OSError, ValueError) as error:
         raise RestoreFailed(f"the machine state {saved.state.name} cannot be read: {error}") from error
-    missing = [disk.overlay for disk in hardware.disks if disk.overlay is not None and not disk.overlay.exists()]
+    writable = [*(disk.overlay for disk in hardware.disks), *hardware.bays]
+    missing = [path for path in writable if path is not None and not path.exists()]
     if not good or missing:
         raise RestoreFailed(f"the machine state {saved.state.name} does not go with its memory image and disks")
 

@@ -9,9 +9,9 @@
 One build runs at a time; a second `POST` is Busy. Hanging up on a `POST` ends the build, and nothing of it is left but
 what other builds may use again (images by their digest). What a host has of builds when it starts is swept.
 
-Paths of files are relative, of at most 1024 bytes, without empty, `.` and `..` parts: `context/<path>` for a
-Dockerfile's build context, and `rootfs.tar`, `image.tar`. Refused with InvalidRequest, and OutOfSpace beyond what may
-be held for one build.
+Paths of files are as `is_file_path` has them: `context/<path>` for a Dockerfile's build context, and `rootfs.tar`,
+`image.tar`. Refused with InvalidRequest, and OutOfSpace beyond what may be held for one build. The header
+`X-File-Mode` of a file of a context gives its mode, in octal (0644 where it is missing).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ MAX_CONTEXT_FILES = 10_000
 # A root file system or an image, as one archive.
 MAX_ARCHIVE_BYTES = 16 * 1024 * 1024 * 1024
 MAX_DOCKERFILE = 256 * 1024
+# A disk has no fewer GiB than this where nothing is said of it.
+USUAL_DISK_GB = 4
+_MAX_PATH_BYTES = 1024
 
 
 class RecipeSource(BaseModel):
@@ -80,9 +83,11 @@ Source = Annotated[
 class BuildOrder(BaseModel):
     """Make the template that this host calls `template` (an older one of the name is replaced when all is done).
 
-    `cpu`, `memory_mb` and `disk_gb`: None is the source's own or the host's default; a snapshot's cannot be changed.
+    `cpu`, `memory_mb` and `disk_gb`: None is the source's own or the host's default; a snapshot's cannot be changed. A
+    disk is never smaller than what it has to hold, or than that which it is made on.
     `start_command` runs in the guest, by its shell, before it is frozen, and so in every sandbox from the first moment
-    (None: what the Dockerfile says, "": nothing). With `force` nothing made before is used again.
+    (None: what the Dockerfile says, "": nothing). With `force` nothing made before is used again. `names`: what FROM
+    may call templates of this host beside their own names, each with the host's name of it; it comes before the latter.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -94,6 +99,7 @@ class BuildOrder(BaseModel):
     disk_gb: int | None = Field(default=None, ge=1)
     start_command: str | None = Field(default=None, max_length=64 * 1024)
     force: bool = False
+    names: dict[str, str] = Field(default_factory=dict)
 
 
 class News(BaseModel):
@@ -112,3 +118,15 @@ class Stored(BaseModel):
     """How many bytes a file that was sent has."""
 
     bytes: int
+
+
+def is_file_path(path: str) -> bool:
+    """Tell whether a build may have a file of this path: relative, of at most 1024 bytes, without empty, `.` and `..`
+    parts, `rootfs.tar`, `image.tar`, or below `context/`.
+    """
+    parts = path.split("/")
+    if "\0" in path or any(part in {"", ".", ".."} for part in parts):
+        return False
+    if len(path.encode(errors="surrogatepass")) > _MAX_PATH_BYTES:
+        return False
+    return path in {"rootfs.tar", "image.tar"} or (parts[0] == "context" and len(parts) > 1)

@@ -47,3 +47,7 @@ class QuotaView(BaseModel):
     memory: Promise
     disk: Promise
     snapshots: Promise
+    templates: Promise
+    builds: Promise
+    volumes: Promise
+    volume_space: Promise

@@ -17,6 +17,7 @@ STATUS: dict[type[errors.TorporError], int] = {
     errors.TorporError: 500,
     errors.Refused: 400,
     errors.InvalidRequest: 400,
+    errors.TooLarge: 413,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.Unauthenticated: 401,
@@ -38,7 +39,10 @@ STATUS: dict[type[errors.TorporError], int] = {
     errors.SandboxLost: 410,
     errors.SnapshotCorrupt: 500,
     errors.ExecTimeout: 504,
+    errors.InterpreterLost: 410,
     errors.CommandFailed: 422,
+    errors.ExploreFailed: 422,
+    errors.BuildFailed: 500,
     errors.BadAnswer: 502,
     errors.OutcomeUnknown: 500,
 }

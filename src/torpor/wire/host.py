@@ -19,7 +19,8 @@
 | `GET .../{id}/jobs` | 200 JobList: what runs in the guest, and what has ended and is remembered |
 | `GET .../{id}/jobs/{job}` | 200 Job |
 | `GET .../{id}/jobs/{job}/output?stdout_from=&stderr_from=` | 200 frames, as exec's; hanging up leaves it alone |
-| `POST .../{id}/jobs/{job}/stdin?close=` raw bytes | 200 Fed |
+| `POST .../{id}/jobs/{job}/stdin?close=` raw bytes, as they come | 200 Fed, once they have ended |
+| `POST .../{id}/jobs/{job}/resize` TerminalSize | 204; Conflict if the terminal is not there any more |
 | `POST .../{id}/jobs/{job}/signal` Signal | 204 |
 | `GET .../{id}/fs?path=&user=` | 200 raw bytes |
 | `PUT .../{id}/fs?path=&mode=&user=&append=` raw bytes | 200 public.Written |
@@ -37,6 +38,9 @@
 | `GET /host/v1/snapshots` | 200 FrozenList: every snapshot on this host |
 | `DELETE /host/v1/snapshots/{id}` | 204; 404 unknown; what came from it goes on |
 | `POST /host/v1/snapshots/{id}/verify` | 200 public.Verified: every byte is as it was written; else SnapshotCorrupt |
+| `POST /host/v1/volumes` MakeVolume | 201 VolumeFile: an empty one; OutOfSpace, and nothing is left |
+| `GET /host/v1/volumes` | 200 VolumeFiles |
+| `DELETE /host/v1/volumes/{id}` | 204, also if there is none; Conflict if a sandbox here writes to it |
 | `GET /host/v1/templates` | 200 public.TemplateList |
 | `DELETE /host/v1/templates/{name}` | 204; 404 unknown |
 
@@ -56,7 +60,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from torpor.model.volume import LEAST_MB, MOST_MB
+
 HOST_API_VERSION = "v1"
+# A terminal has at most so many rows, and so many columns.
+MAX_TERMINAL_CELLS = 65535
 SnapshotKind = Literal["checkpoint", "automatic", "hibernation", "fork"]
 
 
@@ -91,12 +99,46 @@ class Capabilities(BaseModel):
     network_trouble: str | None = None
 
 
+class Attached(BaseModel):
+    """A volume in a sandbox: the fields of `model.volume.Attachment`."""
+
+    volume: str
+    name: str
+    path: str
+    size_mb: int = Field(ge=1)
+    read_only: bool = False
+    is_copy: bool = False
+
+
+class MakeVolume(BaseModel):
+    """Make the volume `id`, with an empty file system."""
+
+    id: str
+    size_mb: int = Field(ge=LEAST_MB, le=MOST_MB)
+
+
+class VolumeFile(BaseModel):
+    """A volume on this host: its size, and what it takes up on the disk, in bytes."""
+
+    id: str
+    size_bytes: int
+    disk_bytes: int
+
+
+class VolumeFiles(BaseModel):
+    """The volumes on a host."""
+
+    items: list[VolumeFile]
+
+
 class Restore(BaseModel):
     """Bring a snapshot to life as the new sandbox `id`: a template's, a published one, or what a sandbox sleeps in.
 
     Exactly one of the three is given. `env` is added to what every exec of it starts from. `secrets` are, too, in place
     of all secrets that the snapshot holds (None: it keeps those); they take effect before any process of it runs.
-    `network`: what it may reach from its first moment on (None: nothing). `deadline`: see Deadline.
+    `network`: what it may reach from its first moment on (None: nothing). `deadline`: see Deadline. `volumes`: those
+    that a sandbox of a template has, in the order of their bays; who reads one only gets a copy. Of what a snapshot's
+    sandbox had, there are copies.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)  # users put secrets there
@@ -109,6 +151,7 @@ class Restore(BaseModel):
     secrets: dict[str, str] | None = Field(default=None, repr=False)
     network: Network | None = None
     deadline: float | None = None
+    volumes: list[Attached] = Field(default_factory=list, max_length=16)
 
 
 class Wake(BaseModel):
@@ -192,7 +235,8 @@ class Freeze(BaseModel):
 class Rollback(BaseModel):
     """Let a sandbox be again as it was in a snapshot, under its own identity.
 
-    `secrets` and `network` as in Restore; without `network` it may reach what it was told last.
+    `secrets` and `network` as in Restore; without `network` it may reach what it was told last. `volumes`: the ids of
+    those that become again what they were in it; of others that its sandbox had, there are copies.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -200,6 +244,7 @@ class Rollback(BaseModel):
     snapshot: str
     secrets: dict[str, str] | None = Field(default=None, repr=False)
     network: Network | None = None
+    volumes: list[str] = Field(default_factory=list)
 
 
 class Frozen(BaseModel):
@@ -240,6 +285,13 @@ class IncarnationList(BaseModel):
     items: list[Incarnation]
 
 
+class TerminalSize(BaseModel):
+    """A terminal's size in characters."""
+
+    rows: int = Field(default=24, ge=1, le=MAX_TERMINAL_CELLS)
+    cols: int = Field(default=80, ge=1, le=MAX_TERMINAL_CELLS)
+
+
 class ExecOrder(BaseModel):
     """One command. `argv` is what runs; a shell command has been made into the guest shell's argv by the caller.
 
@@ -248,6 +300,9 @@ class ExecOrder(BaseModel):
     With `job` the command is the job of that id: it is started, or if that was done before by the same order, found
     again; it outlives who listens, and its output is told from `stdout_from` and `stderr_from` on (offsets in bytes).
     Without, nobody can find it again, and it is killed when the listener hangs up.
+
+    With `terminal`, which only a job can have, a pseudo-terminal is its stdin, stdout, stderr and controlling terminal;
+    all its output is stdout then, and without words in `argv` it is the user's login shell.
     """
 
     job: str | None = None
@@ -259,6 +314,7 @@ class ExecOrder(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)
     user: str | None = None
     stdin: str | None = None
+    terminal: TerminalSize | None = None
 
 
 class ExecOutcome(BaseModel):
@@ -272,9 +328,15 @@ class ExecOutcome(BaseModel):
 
 
 class JobOrder(ExecOrder):
-    """A command that runs on its own. `job` is given. With `open_stdin` its input stays open for what is sent later."""
+    """A command that runs on its own. `job` is given. With `open_stdin` its input stays open for what is sent later, as
+    that of one with a terminal always does.
+
+    `hangup_s`: once nobody has listened to it for so long, in seconds of the guest's waking life, its terminal is hung
+    up; where it has none it is killed.
+    """
 
     open_stdin: bool = False
+    hangup_s: float | None = Field(default=None, gt=0)
 
 
 class Job(BaseModel):
@@ -282,8 +344,8 @@ class Job(BaseModel):
 
     `command`: what was ordered, cut where it is long. `waited_for`: it was an exec, whose caller may come back for it.
     `started_at` by the guest's clock, in seconds since 1970. `stdout_bytes` and `stderr_bytes`: how much it has
-    written; of that, what is before `stdout_start` and `stderr_start` is not kept any more. `outcome` is None while it
-    runs.
+    written; of that, what is before `stdout_start` and `stderr_start` is not kept any more. `terminal`: what size its
+    terminal has, None where it has none. `outcome` is None while it runs.
     """
 
     id: str
@@ -296,6 +358,7 @@ class Job(BaseModel):
     stderr_bytes: int = 0
     stdout_start: int = 0
     stderr_start: int = 0
+    terminal: TerminalSize | None = None
     outcome: ExecOutcome | None = None
 
 

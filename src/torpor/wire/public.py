@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, computed_field, field_validator
 
 from torpor.wire.reach import AllowList, OptionalReachWish, Secrets
+from torpor.wire.volumes import MAX_VOLUMES, AttachedView, VolumeWish
 
 API_VERSION = "v1"
 
@@ -53,6 +54,7 @@ class CreateSandbox(Strict):
     `secrets` are in the environment of all that is started in it, and nowhere else: of them only the names are shown.
     Null keeps those that a snapshot holds; anything else takes the place of all of them. `network`: what it may reach;
     null is what the snapshot's sandbox might, of a template the internet, and nothing on a host that has no network.
+    `volumes` are attached for its whole life; of those that a snapshot's sandbox had, it gets copies.
     """
 
     template: str = Field(default="base", min_length=1, max_length=63)
@@ -72,6 +74,7 @@ class CreateSandbox(Strict):
     checkpoint_every_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL_SECONDS)
     checkpoint_every_execs: int | None = Field(default=None, ge=1, le=1_000_000)
     checkpoint_keep: int = Field(default=3, ge=1, le=MAX_CHECKPOINTS_KEPT)
+    volumes: list[VolumeWish] | None = Field(default=None, max_length=MAX_VOLUMES)
 
     @field_validator("secrets")
     @classmethod
@@ -131,10 +134,16 @@ class SnapshotView(BaseModel):
 
 
 class SnapshotPage(BaseModel):
-    """One page of snapshots, newest first; `next_cursor` is None on the last page."""
+    """One page of snapshots, newest first; `next_cursor` is None on the last page. Some clients read `snapshots`."""
 
     items: list[SnapshotView]
     next_cursor: str | None = None
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy has no words for it
+    @property
+    def snapshots(self) -> list[SnapshotView]:
+        """The same as `items`."""
+        return self.items
 
 
 class Verified(BaseModel):
@@ -218,6 +227,7 @@ class SandboxView(BaseModel):
     checkpoint_every_seconds: int | None = None
     checkpoint_every_execs: int | None = None
     checkpoint_keep: int = 3
+    volumes: list[AttachedView] = Field(default_factory=list)
 
 
 class SandboxPage(BaseModel):
@@ -348,7 +358,7 @@ class Rename(Strict):
 
 
 class TemplateView(BaseModel):
-    """A baked template."""
+    """A baked template: everybody's (`is_global`), or one `workspace`'s. `description` is for people."""
 
     name: str
     created_at: datetime
@@ -359,6 +369,9 @@ class TemplateView(BaseModel):
     accelerator: str
     size_bytes: int
     cold_boot_ms: int
+    is_global: bool = True
+    workspace: str | None = None
+    description: str | None = None
 
 
 class TemplateList(BaseModel):

@@ -10,23 +10,30 @@ from starlette.routing import Route, WebSocketRoute
 from torpor.control.access import AccessConfig
 from torpor.control.api import (
     audit,
+    builds,
     capacity,
+    console,
     events,
     execs,
     files,
     health,
     keys,
+    meanings,
     passages,
     ports,
     problems,
     processes,
+    repl,
     sandboxes,
     snapshots,
     templates,
+    trees,
     usage,
+    volumes,
 )
 from torpor.control.api.deps import bearer
 from torpor.control.api.door import Door
+from torpor.control.api.terminals import sockets
 from torpor.control.proxy.gate import BY_PATH, ByKey, PortHosts
 from torpor.control.service.plane import Plane
 from torpor.wire.public import API_VERSION
@@ -44,12 +51,17 @@ def create_app(plane: Plane, key: str, access: AccessConfig | None = None) -> Fa
     for part in (
         sandboxes.router,
         passages.router,
+        trees.router,
         snapshots.router,
         execs.router,
         processes.router,
+        repl.router,
         files.router,
+        console.router,
         ports.router,
+        builds.router,  # before templates: `builds` is no template
         templates.router,
+        volumes.router,
         events.router,
         usage.router,
         keys.router,
@@ -60,17 +72,15 @@ def create_app(plane: Plane, key: str, access: AccessConfig | None = None) -> Fa
     app.include_router(health.public)
     for kind in (Route, WebSocketRoute):
         app.router.routes.append(kind(BY_PATH, ByKey(plane)))
+    app.router.routes.extend(sockets(plane))
     app.add_middleware(Door, plane=plane, key=key, access=access, elsewhere=PortHosts(plane, access))
     return app
 
 
 class _Described(FastAPI):
-    """A FastAPI whose description leaves out the 422 that it never answers with: bad input is 400 here."""
+    """A FastAPI whose description has a word for everything, and no answer that is never given."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            described = super().openapi()
-            for operations in described["paths"].values():
-                for operation in operations.values():
-                    operation["responses"].pop("422", None)
+            meanings.complete(super().openapi())
         return super().openapi()

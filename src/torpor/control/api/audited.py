@@ -9,12 +9,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torpor.control.service.plane import Plane
 from torpor.errors import TorporError
 from torpor.model.access import SHOWN_CHARACTERS, AuditKind, Caller, NewAuditEntry
-from torpor.model.ids import is_job_id, is_sandbox_id, is_snapshot_id, is_template_name
+from torpor.model.ids import is_build_id, is_job_id, is_sandbox_id, is_snapshot_id, is_template_name
 from torpor.wire.errors import status_of
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # What is done inside a sandbox, and changes nothing of what the server keeps.
-_INSIDE = re.compile(r"/v1/sandboxes/\{id\}/(?:exec|processes|fs|proxy)(?:/|$)")
+_INSIDE = re.compile(r"/v1/sandboxes/\{id\}/(?:exec|processes|pty|ssh|repl|fs|proxy)(?:/|$)")
 _NO_ROUTE = "(no route)"
 # So much of a key as names it.
 _PREFIX = re.compile(rf"tpr_[A-Za-z0-9_-]{{0,{SHOWN_CHARACTERS - len('tpr_')}}}")
@@ -127,7 +127,7 @@ def _ids_in(scope: Scope) -> list[str]:
     ids = [
         str(value)
         for value in found.values()
-        if is_sandbox_id(str(value)) or is_snapshot_id(str(value)) or is_job_id(str(value))
+        if is_sandbox_id(str(value)) or is_snapshot_id(str(value)) or is_job_id(str(value)) or is_build_id(str(value))
     ]
     if is_template_name(name := str(found.get("name", ""))):
         ids.append(name)

@@ -21,6 +21,10 @@ async def quota(plane: ThePlane, workspace: Workspace) -> QuotaView:
         memory=Promise(limit=limits.memory_bytes, used=held.memory_bytes),
         disk=Promise(limit=limits.disk_bytes, used=held.disk_bytes),
         snapshots=Promise(limit=limits.snapshots, used=held.snapshots),
+        templates=Promise(limit=limits.templates, used=held.templates),
+        builds=Promise(limit=limits.builds, used=held.builds),
+        volumes=Promise(limit=limits.volumes, used=held.volumes),
+        volume_space=Promise(limit=limits.volume_bytes, used=held.volume_bytes),
     )
 
 

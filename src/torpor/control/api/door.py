@@ -26,6 +26,8 @@ MAX_BODY_BYTES = 24 * 1024 * 1024
 _BEGINNINGS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 # What is for a server in a sandbox is streamed to it.
 _TO_SERVER = re.compile(r"/v1/sandboxes/[^/]+/proxy/")
+# Bounds what it takes by itself, part by part.
+_BUILD = ("POST", "/v1/templates/build")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -136,7 +138,7 @@ def _request_id(given: bytes) -> str:
 def _bounded(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
     if scope["type"] != "http" or (scope["method"] == "PUT" and scope["path"].endswith("/fs")):
         return receive
-    if _TO_SERVER.match(scope["path"]):
+    if _TO_SERVER.match(scope["path"]) or (scope["method"], scope["path"]) == _BUILD:
         return receive
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > MAX_BODY_BYTES:

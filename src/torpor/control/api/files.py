@@ -1,10 +1,10 @@
-"""`/v1/sandboxes/{id}/fs` and `/logs`: a guest's files and its console, as raw bytes both ways."""
+"""`/v1/sandboxes/{id}/fs`: a guest's files, as raw bytes both ways."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from torpor import errors
@@ -13,7 +13,6 @@ from torpor.control.api.deps import GuestPath, GuestUser, Mode, ThePlane, TheSan
 from torpor.control.api.problems import refusals
 from torpor.control.service import files
 from torpor.control.service.files import Target
-from torpor.errors import Unsupported
 from torpor.wire.public import DirListing, FileEntry, Rename, Written
 
 router = APIRouter(prefix="/v1/sandboxes/{id}", tags=["files"])
@@ -28,7 +27,6 @@ def _answering(media_type: str, description: str, schema: dict[str, Any]) -> dic
 
 _FILE = _answering("application/octet-stream", "The file's bytes.", {"type": "string", "format": "binary"})
 _TREE = _answering("application/x-ndjson", "One FileEntry a line, parents before children.", {"type": "string"})
-_TEXT = _answering("text/plain", "What the machine wrote to its console.", {"type": "string"})
 
 
 async def _target(path: GuestPath, mode: Mode = None, user: GuestUser = None, append: bool = False) -> Target:
@@ -88,16 +86,6 @@ async def rename_file(plane: ThePlane, owned: TheSandbox, order: Rename) -> None
 async def walk_tree(plane: ThePlane, owned: TheSandbox, path: GuestPath) -> Response:
     """Describe all that is below a folder."""
     return Piped(files.walk(plane, owned, path), "application/x-ndjson")
-
-
-@router.get("/logs", response_class=Response, responses=_TEXT)
-async def read_console(
-    plane: ThePlane, owned: TheSandbox, follow: Annotated[bool, Query(description="not supported yet")] = False
-) -> Response:
-    """Read the machine's console."""
-    if follow:
-        raise Unsupported("follow was given, and this server cannot do it yet", hint="leave follow out and ask again")
-    return Piped(files.logs(plane, owned), "text/plain; charset=utf-8")
 
 
 def _length(request: Request) -> int | None:

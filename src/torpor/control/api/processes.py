@@ -17,7 +17,7 @@ from torpor.control.api.views import process_view
 from torpor.control.service import processes
 from torpor.control.service.execute import has_job
 from torpor.model.ids import JobId
-from torpor.wire.processes import Fed, ProcessList, ProcessView, SendSignal, StartProcess
+from torpor.wire.processes import Fed, ProcessList, ProcessView, SendSignal, StartProcess, TerminalSize
 
 router = APIRouter(prefix="/v1/sandboxes/{id}/processes", tags=["processes"])
 
@@ -103,6 +103,12 @@ async def feed_process(
         return Fed(bytes=await processes.feed(plane, owned, pid, data, close=close))
 
     return Patient(plane.clock, fed)
+
+
+@router.post("/{pid}/resize", status_code=204, responses=_REFUSALS)
+async def resize_process(plane: ThePlane, owned: TheSandbox, pid: ProcessId, size: TerminalSize) -> None:
+    """Give a command's terminal another size; its programs are told by SIGWINCH."""
+    await processes.resize(plane, owned, pid, size)
 
 
 @router.post("/{pid}/signal", status_code=204, responses=_REFUSALS)

@@ -9,15 +9,18 @@ from typing import Any
 from torpor.control.service.reach import spoken
 from torpor.control.service.usage import Live, SandboxSpent, Spent
 from torpor.control.store.contract import Event, SnapshotRecord
+from torpor.model.ids import is_context_id
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
 from torpor.model.usage import Prices
+from torpor.model.volume import Attachment
 from torpor.wire import host
 from torpor.wire.events import EventView
-from torpor.wire.processes import ProcessView
+from torpor.wire.processes import ProcessView, TerminalSize
 from torpor.wire.public import Forked, Lifecycle, SandboxView, SnapshotView
 from torpor.wire.reach import DeniedView, NetworkView
 from torpor.wire.usage import LiveView, PriceList, SandboxUsage, UsageView
+from torpor.wire.volumes import AttachedView
 
 
 def lifecycle_view(sandbox: Sandbox) -> Lifecycle:
@@ -59,7 +62,14 @@ def view(sandbox: Sandbox) -> SandboxView:
         checkpoint_every_seconds=sandbox.care.checkpoint_every_seconds,
         checkpoint_every_execs=sandbox.care.checkpoint_every_execs,
         checkpoint_keep=sandbox.care.checkpoint_keep,
+        volumes=[attached_view(each) for each in sandbox.volumes],
     )
+
+
+def attached_view(attachment: Attachment) -> AttachedView:
+    """Return a sandbox's volume as clients see it."""
+    name, path = attachment.name, attachment.path
+    return AttachedView(name=name, path=path, read_only=attachment.read_only, is_copy=attachment.is_copy)
 
 
 def snapshot_view(record: SnapshotRecord) -> SnapshotView:
@@ -99,8 +109,8 @@ def process_view(sandbox_id: str, job: host.Job) -> ProcessView:
     return ProcessView(
         id=job.id,
         sandbox_id=sandbox_id,
-        command=job.command,
-        kind="exec" if job.waited_for else "process",
+        command="python3 (a code context)" if is_context_id(job.id) else job.command,
+        kind="repl" if is_context_id(job.id) else "exec" if job.waited_for else "process",
         state="running" if outcome is None else "ended",
         user=job.user,
         pid=job.pid,
@@ -109,6 +119,7 @@ def process_view(sandbox_id: str, job: host.Job) -> ProcessView:
         stderr_bytes=job.stderr_bytes,
         stdout_start=job.stdout_start,
         stderr_start=job.stderr_start,
+        terminal=None if job.terminal is None else TerminalSize(rows=job.terminal.rows, cols=job.terminal.cols),
         exit_code=None if outcome is None else outcome.exit_code,
         signal=None if outcome is None else outcome.signal,
         oom_killed=None if outcome is None else outcome.oom_killed,

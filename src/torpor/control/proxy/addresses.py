@@ -40,11 +40,15 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Below what the hosts of servers in sandboxes are; with the scheme and port to be told, where they are known."""
+    """Below what the hosts of servers in sandboxes are; with the scheme and port to be told, where they are known.
+
+    `is_open`: whoever knows such a host, and so a sandbox's id, may use the server there without a link.
+    """
 
     name: str = DEFAULT_DOMAIN
     scheme: str | None = None
     port: int | None = None
+    is_open: bool = False
 
     @classmethod
     def of(cls, text: str) -> Domain:

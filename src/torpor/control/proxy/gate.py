@@ -1,6 +1,7 @@
 """Requests to servers in sandboxes: who may make them, and what becomes of them.
 
-By host a link opens the door, in a header, in the query or in a cookie; `Authorization` is the server's own there. By
+By host a link opens the door, in a header, in the query or in a cookie, or it stands open to whoever knows the host, if
+the operator has said so; `Authorization` is the server's own there. By
 path it is the API's key, which the guard has looked at, or a link in a header or in the query; no cookie is ever set on
 the API's own host. See docs/ports.md.
 """
@@ -29,6 +30,7 @@ from torpor.control.service.sandboxes import Owned
 from torpor.errors import NotFound, TorporError, Unauthenticated
 from torpor.kit.race import Overtaken, race
 from torpor.model.access import Caller
+from torpor.model.lifecycle import State
 
 _log = structlog.get_logger("torpor.control")
 
@@ -38,7 +40,7 @@ BY_PATH = "/v1/sandboxes/{id}/proxy/{port}/{path:path}"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """By what a request may pass. `link`: the token, and what it says; None where it was the API's key."""
+    """By what a request may pass. `link`: the token, and what it says; None where it was the API's key, or is open."""
 
     owned: Owned
     link: tuple[str, Link] | None = None
@@ -72,9 +74,8 @@ class PortHosts:
                 raise NotFound("there is nothing here")
             address, target = found
         request = _Request(self._plane, scope, address, target)
-        access = await request.opened_by_link()
-        if address.by_host and moves_to_cookie(scope):
-            assert access.link is not None  # noqa: S101 - nothing else opens a host
+        access = await request.opened()
+        if access.link is not None and address.by_host and moves_to_cookie(scope):
             is_secure = scheme_of(scope, self._plane.ports.domain) == "https"
             answer = to_clean_url(scope, *access.link, self._plane.clock.now(), is_secure=is_secure)
             await answer(scope, receive, send)
@@ -120,8 +121,19 @@ class _Request:
         self._headers: Headers = list(scope["headers"])
         headers.check_request(scope.get("method", "GET"), self._target, self._headers)
 
-    async def opened_by_link(self) -> Access:
-        """Return by which link a request may pass. Raises Unauthenticated."""
+    async def opened(self) -> Access:
+        """Return by what a request may pass that has no key. Raises Unauthenticated, and NotFound where all is open."""
+        try:
+            return await self._opened_by_link()
+        except Unauthenticated:
+            if not (self._address.by_host and self._plane.ports.domain.is_open):
+                raise
+        sandbox = await self._plane.store.get(self._address.sandbox)
+        if sandbox is None or sandbox.state is State.DELETED:
+            raise NotFound(f"there is no sandbox {self._address.sandbox}")
+        return Access(Owned(sandbox.workspace, sandbox.id))
+
+    async def _opened_by_link(self) -> Access:
         tokens = headers.tokens_in(self._headers, self._query, with_cookies=self._takes_cookies())
         refusal: Unauthenticated | None = None
         sandbox = await self._plane.store.get(self._address.sandbox) if tokens else None
@@ -220,7 +232,8 @@ class _Request:
             prefix=self._address.prefix,
             request_id=scope["state"]["request_id"],
         )
-        return headers.to_server(self._headers, asker, hides_authorization=access.link is None)
+        is_ours = access.link is None and not self._address.by_host
+        return headers.to_server(self._headers, asker, hides_authorization=is_ours)
 
 
 def _noting(scope: Scope, send: Send) -> Send:

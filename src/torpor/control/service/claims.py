@@ -47,10 +47,12 @@ def claim_for(plane: Plane, asked: Mapping[str, Any], hidden: Mapping[str, Any],
 async def unless_claimed(
     plane: Plane, workspace: WorkspaceId, claim: Claim | None, making: Awaitable[T | None]
 ) -> T | None:
-    """Return what `making` makes; None if a quota refused it, but the same request came before and holds the claim."""
+    """Return what `making` makes; None if it was refused, as something is used up, or somebody else's, but the same
+    request came before and holds the claim.
+    """
     try:
         return await making
-    except QuotaExceeded:
+    except (Conflict, QuotaExceeded):
         if claim is None or await plane.store.claimed(workspace, claim) is None:
             raise
         return None

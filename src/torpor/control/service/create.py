@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import AsyncExitStack
+from dataclasses import asdict, replace
 
 from torpor.control.service.claims import claim_for, served_before, unless_claimed
 from torpor.control.service.deadlines import deadline_of
@@ -13,11 +14,14 @@ from torpor.control.service.reach import asked_for, chosen, order_of
 from torpor.control.service.sandboxes import expiry, life_of
 from torpor.control.service.secrets import names_of, values_of
 from torpor.control.service.snapshots import show_snapshot
-from torpor.control.service.wishes import CreateWish, Origin, care_of, check_size, check_supported, template_for
+from torpor.control.service.templates import naming, template_for
+from torpor.control.service.volumes import attached
+from torpor.control.service.wishes import CreateWish, Origin, care_of, check_size, check_volumes
 from torpor.control.store.contract import Claim
 from torpor.model.ids import TemplateName, WorkspaceId, new_sandbox_id
 from torpor.model.lifecycle import State
 from torpor.model.sandbox import Sandbox
+from torpor.model.volume import copies
 from torpor.wire import host
 
 
@@ -28,7 +32,7 @@ async def create(plane: Plane, workspace: WorkspaceId, wish: CreateWish, key: st
     snapshot), Conflict (name taken, key used for another request, or its sandbox deleted since), QuotaExceeded, and
     what the host raises.
     """
-    check_supported(wish)
+    check_volumes(wish)
     asked = asked_for(wish.network)
     claim = claim_for(plane, wish.understood(), wish.hidden(), key)
     while True:
@@ -40,39 +44,44 @@ async def create(plane: Plane, workspace: WorkspaceId, wish: CreateWish, key: st
         check_size(wish, origin)
         sandbox = _new(plane, workspace, wish, origin)
         sandbox = replace(sandbox, network=await chosen(plane, asked, origin.network))
-        with plane.shelf.using(origin.snapshot):
-            made = await unless_claimed(plane, workspace, claim, _bring_to_life(plane, sandbox, wish, claim))
+        with plane.shelf.using(origin.snapshot), plane.templates.using(origin.host_name):
+            made = await unless_claimed(plane, workspace, claim, _bring_to_life(plane, sandbox, wish, claim, origin))
         if made is not None:
             return made
 
 
 async def _origin(plane: Plane, workspace: WorkspaceId, wish: CreateWish) -> Origin:
     if wish.from_snapshot is None:
-        template = template_for(wish, await plane.host.templates())
-        return Origin(TemplateName(template.name), template.cpu, template.memory_mb, template.disk_gb)
-    found = await show_snapshot(plane, workspace, wish.from_snapshot)
+        found = await template_for(plane, workspace, wish.template)
+        view = found.view
+        return Origin(TemplateName(view.name), view.cpu, view.memory_mb, view.disk_gb, host_name=found.host_name)
+    record = await show_snapshot(plane, workspace, wish.from_snapshot)
     return Origin(
-        found.template,
-        found.cpu,
-        found.memory_mb,
-        found.disk_gb,
-        found.id,
-        found.network,
-        found.secret_names,
+        record.template,
+        record.cpu,
+        record.memory_mb,
+        record.disk_gb,
+        record.id,
+        record.network,
+        record.secret_names,
+        volumes=copies(record.volumes),
     )
 
 
-async def _bring_to_life(plane: Plane, sandbox: Sandbox, wish: CreateWish, claim: Claim | None) -> Sandbox | None:
+async def _bring_to_life(
+    plane: Plane, sandbox: Sandbox, wish: CreateWish, claim: Claim | None, origin: Origin
+) -> Sandbox | None:
     """Return the new sandbox, or None if somebody took the claim meanwhile."""
     snapshot = sandbox.from_snapshot
-    async with (
-        plane.quotas.turn(sandbox.workspace, holdings_of([sandbox])) as turn,
-        plane.gate.creation(sandbox, claim) as crossing,
-    ):
+    async with AsyncExitStack() as passages:
+        turn = await passages.enter_async_context(plane.quotas.turn(sandbox.workspace, holdings_of([sandbox])))
+        volumes = origin.volumes or await attached(plane, sandbox.workspace, wish.volumes or [])
+        sandbox = replace(sandbox, volumes=volumes)
+        crossing = await passages.enter_async_context(plane.gate.creation(sandbox, claim))
         await turn.aclose()  # it is on record, and counts
         if crossing.holds:
             return None
-        template = sandbox.template if snapshot is None else None
+        template = origin.host_name if snapshot is None else None
         order = host.Restore(
             id=sandbox.id,
             template=template,
@@ -81,8 +90,10 @@ async def _bring_to_life(plane: Plane, sandbox: Sandbox, wish: CreateWish, claim
             secrets=values_of(wish.secrets),
             network=order_of(sandbox.network),
             deadline=deadline_of(sandbox),
+            volumes=[host.Attached(**asdict(each)) for each in volumes] if snapshot is None else [],
         )
-        born = await plane.host.restore(order)
+        with naming(origin.host_name, sandbox.template):
+            born = await plane.host.restore(order)
         crossing.learn(**facts_of(born))
     return crossing.sandbox
 

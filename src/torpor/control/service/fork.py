@@ -13,23 +13,24 @@ from torpor.control.service.claims import claim_for, served_before, unless_claim
 from torpor.control.service.deadlines import deadline_of
 from torpor.control.service.freeze import freeze
 from torpor.control.service.hibernate import sleeps_in
+from torpor.control.service.kinship import as_tree, metadata_of_child, ttl_of_child
 from torpor.control.service.passage import Crossing, facts_of
 from torpor.control.service.plane import Plane
 from torpor.control.service.quotas import holdings_of
 from torpor.control.service.reach import asked_for, chosen, order_of
-from torpor.control.service.sandboxes import Owned, expiry, in_use, life_of, show, standing
+from torpor.control.service.sandboxes import Owned, expiry, in_use, show, standing
 from torpor.control.service.secrets import names_of, told_of, values_of
 from torpor.control.service.snapshots import delete_snapshot, tidy
 from torpor.control.store.contract import Claim
-from torpor.errors import Busy, Conflict, InvalidRequest, TorporError
+from torpor.errors import Busy, Conflict, TorporError
 from torpor.kit.shielded import shielded
 from torpor.model.ids import SandboxId, SnapshotId, new_sandbox_id, new_snapshot_id, sibling_id
 from torpor.model.lifecycle import State
-from torpor.model.network import Egress
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Kind
+from torpor.model.volume import copies
 from torpor.wire import host
-from torpor.wire.public import MAX_METADATA, ForkSandbox
+from torpor.wire.public import ForkSandbox
 
 _log = structlog.get_logger("torpor.control")
 
@@ -62,22 +63,26 @@ class Source:
         )
 
 
-async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = None) -> list[Sandbox]:
+async def fork(
+    plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = None, *, is_tree: bool = False
+) -> list[Sandbox]:
     """Bring children of a running, paused or hibernated sandbox to life and return them, the first first.
 
-    All of them or none: if one definitely fails, nothing is left, and the parent is as it was in any case. For an
-    idempotency key that was used before, the children of then are returned. Raises InvalidRequest, NotFound,
-    SandboxLost, Conflict, QuotaExceeded, and what the host raises.
+    Of a tree they have its labels. All of them or none: if one definitely fails, nothing is left, and the parent is as
+    it was in any case. For an idempotency key that was used before, the children of then are returned. Raises
+    InvalidRequest, NotFound, SandboxLost, Conflict, QuotaExceeded, and what the host raises.
     """
     asked = asked_for(wish.network)
-    claim = _claim(plane, owned, wish, key)
+    claim = _claim(plane, owned, wish, key, is_tree=is_tree)
     while True:
         if claim is not None and (held := await plane.store.claimed(owned.workspace, claim)) is not None:
             if (first := await served_before(plane, held, claim)) is not None:
                 return await _children_of_then(plane, first, wish)
             continue
         parent = await standing(plane, owned)
-        children = _children(plane, parent, wish, await chosen(plane, asked, parent.network))
+        children = _children(plane, parent, wish, is_tree=is_tree)
+        network = await chosen(plane, asked, parent.network)
+        children = [replace(child, network=network) for child in children]
         async with in_use(plane, owned):
             making = _bring_to_life(plane, owned, children, values_of(wish.secrets), claim)
             made = await unless_claimed(plane, owned.workspace, claim, making)
@@ -85,27 +90,19 @@ async def fork(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None = 
             return made
 
 
-def _claim(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None) -> Claim | None:
+def _claim(plane: Plane, owned: Owned, wish: ForkSandbox, key: str | None, *, is_tree: bool) -> Claim | None:
     told = wish.model_dump(mode="json", exclude={"secrets", "network"})
     if wish.secrets is not None:
         told["secrets"] = told_of(wish.secrets)
     if wish.network is not None:
         told |= wish.model_dump(mode="json", include={"network"})
     hidden = {"secrets": values_of(wish.secrets)} if wish.secrets else {}
-    return claim_for(plane, {"fork": owned.id, **told}, hidden, key)
+    return claim_for(plane, {"fork_tree" if is_tree else "fork": owned.id, **told}, hidden, key)
 
 
-def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox, network: Egress) -> list[Sandbox]:
+def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox, *, is_tree: bool) -> list[Sandbox]:
     """Return the records to begin with. The ids of the others follow from the first one's."""
-    metadata = {**parent.metadata, **wish.metadata}
-    if len(metadata) > MAX_METADATA:
-        message = (
-            f"with the parent's, a child would have {len(metadata)} pairs of metadata, and at most {MAX_METADATA} fit"
-        )
-        raise InvalidRequest(message)
-    ttl = parent.ttl_seconds
-    if wish.persistent or wish.ttl_seconds is not None:
-        ttl = life_of(wish.ttl_seconds, persistent=wish.persistent)
+    ttl = ttl_of_child(parent, wish, is_tree=is_tree)
     now = plane.clock.now()
     first = Sandbox(
         id=new_sandbox_id(),
@@ -118,14 +115,15 @@ def _children(plane: Plane, parent: Sandbox, wish: ForkSandbox, network: Egress)
         disk_gb=parent.disk_gb,
         expires_at=expiry(now, ttl),
         ttl_seconds=ttl,
-        metadata=metadata,
+        metadata=metadata_of_child(parent, wish),
         parent=parent.id,
         care=parent.care,
-        network=network,
         secret_names=names_of(wish.secrets, parent.secret_names),
         has_own_secrets=wish.secrets is not None,
+        volumes=copies(parent.volumes),
     )
-    return [first, *(replace(first, id=sibling) for sibling in _siblings(first.id, wish))]
+    children = [first, *(replace(first, id=sibling) for sibling in _siblings(first.id, wish))]
+    return as_tree(children, parent.id) if is_tree else children
 
 
 def _siblings(first: SandboxId, wish: ForkSandbox) -> list[SandboxId]:

@@ -59,7 +59,8 @@ class Bells:
     """Signals to the tasks in the background.
 
     `expiry`: an end of life may have changed; `truth`: ask the host; `idleness`, `pace`: a sandbox may have begun to
-    run, or wish for other care. `news`: an event was written, for whoever follows them.
+    run, or wish for other care. `news`: an event was written, for whoever follows them. `queue`: a build may begin;
+    `builds`: a build has come further, or its log has grown.
     """
 
     expiry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,6 +68,8 @@ class Bells:
     idleness: asyncio.Event = field(default_factory=asyncio.Event)
     pace: asyncio.Event = field(default_factory=asyncio.Event)
     news: News = field(default_factory=News)
+    queue: asyncio.Event = field(default_factory=asyncio.Event)
+    builds: News = field(default_factory=News)
 
     def ring_settled(self) -> None:
         """Say that a sandbox has settled in another state."""

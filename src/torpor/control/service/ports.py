@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 from torpor.control.proxy.addresses import Address
 from torpor.control.service.awake import ask, awake, reached
@@ -86,6 +87,18 @@ def _begin_to_wake(plane: Plane, owned: Owned) -> None:
     plane.chores.begin(Chore.WAKE, owned.id, work)
 
 
+async def sent_awake(plane: Plane, owned: Owned, send: Coroutine[Any, Any, bool]) -> bool:
+    """Return what a sending of bytes into a sandbox returns; where they wait because it sleeps, it is woken."""
+    sending = asyncio.create_task(send)
+    try:
+        while not (await asyncio.wait({sending}, timeout=_STUCK_S))[0]:
+            if (await show(plane, owned)).state is State.HIBERNATED:
+                _begin_to_wake(plane, owned)
+        return sending.result()
+    finally:
+        await end_tasks(sending)
+
+
 class _Waking:
     """A connection that wakes its sandbox when bytes are to go in while it sleeps."""
 
@@ -96,14 +109,7 @@ class _Waking:
         return await self._inner.receive()
 
     async def send(self, data: bytes) -> bool:
-        sending = asyncio.create_task(self._inner.send(data))
-        try:
-            while not (await asyncio.wait({sending}, timeout=_STUCK_S))[0]:
-                if (await show(self._plane, self._owned)).state is State.HIBERNATED:
-                    _begin_to_wake(self._plane, self._owned)
-            return sending.result()
-        finally:
-            await end_tasks(sending)
+        return await sent_awake(self._plane, self._owned, self._inner.send(data))
 
     def end(self) -> None:
         self._inner.end()

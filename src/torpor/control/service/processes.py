@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from torpor.errors import InvalidRequest, NotFound
 from torpor.model.ids import is_job_id, job_id_from, new_job_id
 from torpor.wire import host
 from torpor.wire.frames import Frame
-from torpor.wire.processes import MAX_INPUT_BYTES, StartProcess
+from torpor.wire.processes import MAX_INPUT_BYTES, StartProcess, TerminalSize
 
 # What a process is named by whose id is not known: this, and the key it was ordered with.
 _BY_KEY = "key:"
@@ -27,11 +27,26 @@ async def start(plane: Plane, owned: Owned, wish: StartProcess, key: str | None 
     Raises InvalidRequest, Conflict for a key that came with another command, and as `ask` does.
     """
     job = job_for(owned, key) or new_job_id()
-    order = host.JobOrder(**order_for(wish).model_dump(exclude={"job"}), job=job, open_stdin=wish.open_stdin)
+    order = _order_of(wish, job)
     started = await ask(plane, owned, lambda: plane.host.start(owned.id, order))
     if plane.once.is_first("start", owned.id, job):
         plane.noter.note("process", owned, job=job, command=spoken(order))
     return started
+
+
+def _order_of(wish: StartProcess, job: str) -> host.JobOrder:
+    is_shell = wish.terminal is not None and wish.cmd in ("", [])
+    named = wish.model_copy(update={"cmd": ["-"]}) if is_shell else wish
+    plain = order_for(named).model_dump(exclude={"job", "terminal"})
+    if wish.terminal is not None and plain["stdin"] is not None:
+        raise InvalidRequest("a terminal's input is typed: stdin cannot be given together with terminal")
+    return host.JobOrder(
+        **plain | ({"argv": []} if is_shell else {}),
+        job=job,
+        open_stdin=wish.open_stdin,
+        terminal=None if wish.terminal is None else host.TerminalSize(**wish.terminal.model_dump()),
+        hangup_s=wish.hangup_seconds,
+    )
 
 
 async def list_processes(plane: Plane, owned: Owned) -> list[host.Job]:
@@ -79,6 +94,23 @@ async def feed(plane: Plane, owned: Owned, pid: str, data: bytes, *, close: bool
         )
     job = job_named(owned, pid)
     return await ask(plane, owned, lambda: plane.host.feed(owned.id, job, data, close=close))
+
+
+async def feed_as_it_comes(
+    plane: Plane, owned: Owned, pid: str, pieces: Callable[[], AsyncIterator[bytes]], *, close: bool
+) -> int:
+    """Send a command input as it comes, until that ends, and return how many bytes it took. Raises as `feed`.
+
+    `pieces` is called again where the host could not begin.
+    """
+    job = job_named(owned, pid)
+    return await ask(plane, owned, lambda: plane.host.feed(owned.id, job, pieces(), close=close))
+
+
+async def resize(plane: Plane, owned: Owned, pid: str, size: TerminalSize) -> None:
+    """Give a command's terminal another size. Raises NotFound, Conflict if it is gone, InvalidRequest, and as `ask`."""
+    job, wanted = job_named(owned, pid), host.TerminalSize(rows=size.rows, cols=size.cols)
+    await ask(plane, owned, lambda: plane.host.resize(owned.id, job, wanted))
 
 
 async def send_signal(plane: Plane, owned: Owned, pid: str, signal: str) -> None:

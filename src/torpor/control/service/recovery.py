@@ -41,7 +41,10 @@ async def put_back(
         async with plane.gate.passage(sandbox_id, row, is_wanted) as crossing:
             sandbox = crossing.sandbox
             order = host.Rollback(
-                snapshot=record.id, secrets=on_rollback(sandbox, record), network=order_of(sandbox.network)
+                snapshot=record.id,
+                secrets=on_rollback(sandbox, record),
+                network=order_of(sandbox.network),
+                volumes=[each.volume for each in sandbox.volumes if not each.is_copy],
             )
             born = await plane.host.rollback(sandbox_id, order)
             crossing.learn(**facts_of(born))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torpor.control.store.contract import SnapshotRecord
-from torpor.model.ids import SandboxId, SnapshotId, TemplateName
+from torpor.model.ids import SandboxId, SnapshotId
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import TRANSIENT, Cost, Kind
 from torpor.wire import host
@@ -55,7 +55,7 @@ def record_of(frozen: host.Frozen, owner: Sandbox) -> SnapshotRecord:
         workspace=owner.workspace,
         sandbox=SandboxId(frozen.sandbox),
         kind=Kind(frozen.kind),
-        template=TemplateName(frozen.template),
+        template=owner.template,
         created_at=frozen.created_at,
         cpu=frozen.cpu,
         memory_mb=frozen.memory_mb,
@@ -66,6 +66,7 @@ def record_of(frozen: host.Frozen, owner: Sandbox) -> SnapshotRecord:
         cost=Cost(frozen.pause_ms, frozen.took_ms, frozen.dirty_bytes, frozen.written_bytes),
         network=owner.network,
         secret_names=owner.secret_names,
+        volumes=owner.volumes,
     )
 
 

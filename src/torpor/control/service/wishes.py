@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +9,15 @@ from pydantic import ValidationInfo, field_validator
 
 from torpor.control.service.secrets import told_of, values_of
 from torpor.errors import InvalidRequest, Unsupported
-from torpor.model.ids import SnapshotId, TemplateName, is_template_name
+from torpor.model.ids import SnapshotId, TemplateName
 from torpor.model.network import INTERNET, Egress
 from torpor.model.sandbox import Care, OnCrash, OnIdle
-from torpor.wire.public import CreateFromSnapshot, TemplateView
-
-_NOT_YET = "this server cannot do it yet"
+from torpor.model.volume import Attachment
+from torpor.wire.public import CreateFromSnapshot
 
 
 class CreateWish(CreateFromSnapshot):
-    """`CreateFromSnapshot` and the fields that clients may send, which this server knows only to refuse."""
-
-    volumes: Any = None
+    """`CreateFromSnapshot`, with null for what is left out, as clients send it."""
 
     @field_validator("on_idle", "on_crash", "checkpoint_keep", mode="before")
     @classmethod
@@ -39,14 +35,13 @@ class CreateWish(CreateFromSnapshot):
         return {name: values for name, values in given.items() if values}
 
 
-_REFUSED = tuple(name for name in CreateWish.model_fields if name not in CreateFromSnapshot.model_fields)
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a sandbox is to come to life from, and at which size: a template's snapshot, unless `snapshot` is given.
 
     `network` is what it may reach unless the wish says otherwise, `secret_names` are those that are in its memory.
+    `host_name` is what the template is called on its host; None for a snapshot. `volumes`: the
+    copies of volumes that it has.
     """
 
     template: TemplateName
@@ -56,16 +51,20 @@ class Origin:
     snapshot: SnapshotId | None = None
     network: Egress = INTERNET
     secret_names: tuple[str, ...] = ()
+    host_name: TemplateName | None = None
+    volumes: tuple[Attachment, ...] = ()
 
     def __str__(self) -> str:
         return f"template {self.template!r} was baked" if self.snapshot is None else f"{self.snapshot} was taken"
 
 
-def check_supported(wish: CreateWish) -> None:
-    """Raise Unsupported if a wish has a field, not null and not empty, that this server does not serve."""
-    for name in _REFUSED:
-        if getattr(wish, name) not in (None, [], {}, ""):
-            raise Unsupported(f"{name} was given, and {_NOT_YET}", hint=f"leave {name} out")
+def check_volumes(wish: CreateWish) -> None:
+    """Raise InvalidRequest if a wish names volumes for what comes from a snapshot, which has those that it had."""
+    if wish.from_snapshot is not None and wish.volumes:
+        raise InvalidRequest(
+            "volumes are attached to a sandbox of a template; of those that a snapshot's sandbox had, there are copies",
+            hint="leave volumes out",
+        )
 
 
 def care_of(wish: CreateWish) -> Care:
@@ -77,19 +76,6 @@ def care_of(wish: CreateWish) -> Care:
         checkpoint_every_seconds=wish.checkpoint_every_seconds,
         checkpoint_every_execs=wish.checkpoint_every_execs,
         checkpoint_keep=wish.checkpoint_keep,
-    )
-
-
-def template_for(wish: CreateWish, templates: Sequence[TemplateView]) -> TemplateView:
-    """Return the template a wish names. Raises InvalidRequest, naming those there are, if there is none."""
-    for template in templates:
-        if template.name == wish.template:
-            return template
-    there = ", ".join(sorted(template.name for template in templates))
-    name = wish.template if is_template_name(wish.template) else "NAME"
-    raise InvalidRequest(
-        f"there is no template {wish.template!r}; " + (f"there are: {there}" if there else "none has been built yet"),
-        hint=("name one of them, or " if there else "") + f"run `torpor template build {name}`",
     )
 
 

@@ -20,6 +20,8 @@ from datetime import datetime
 from typing import Any, Protocol, TypedDict
 
 from torpor.control.store.access import AccessStore
+from torpor.control.store.builds import BuildStore
+from torpor.control.store.volumes import VolumeStore
 from torpor.model.capacity import Holdings
 from torpor.model.ids import SandboxId, SnapshotId, TemplateName, WorkspaceId
 from torpor.model.lifecycle import State
@@ -27,6 +29,7 @@ from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.sandbox import Sandbox
 from torpor.model.snapshot import Cost, Kind
 from torpor.model.usage import Interval, Reading
+from torpor.model.volume import Attachment
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Claim:
 class SnapshotRecord:
     """What is recorded of a snapshot, in the words of `model.snapshot.Snapshot`. It may outlive its sandbox.
 
-    `network` and `secret_names` are what its sandbox had when it was taken.
+    `network`, `secret_names` and `volumes` are what its sandbox had when it was taken.
     """
 
     id: SnapshotId
@@ -59,6 +62,7 @@ class SnapshotRecord:
     cost: Cost = field(default_factory=Cost)
     network: Egress = NO_NETWORK
     secret_names: tuple[str, ...] = ()
+    volumes: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +192,8 @@ class Horizons:
     events: datetime
 
 
-class Store(AccessStore, Protocol):
-    """See the module; `access` has the keys and the audit log."""
+class Store(AccessStore, BuildStore, VolumeStore, Protocol):
+    """See the module; `access` has the keys and the audit log, `builds` the builds of templates, `volumes` volumes."""
 
     async def add(self, sandbox: Sandbox, claim: Claim | None = None) -> Sandbox:
         """Record a new sandbox, with its claim, and return it; or return the earlier sandbox that holds the claim.
@@ -226,6 +230,18 @@ class Store(AccessStore, Protocol):
         self, sandbox_id: SandboxId, expires_at: datetime | None, ttl_seconds: int | None
     ) -> Sandbox | None:
         """Set the end of life and return the sandbox; return None, changing nothing, if it is deleting or deleted."""
+
+    async def relabel(
+        self,
+        sandbox_id: SandboxId,
+        metadata: Mapping[str, str],
+        expires_at: datetime | None,
+        ttl_seconds: int | None,
+    ) -> Sandbox | None:
+        """Set the labels, in the place of all it has, and the end of life, both at once, and return the sandbox.
+
+        Returns None, changing nothing, if it is deleting or deleted.
+        """
 
     async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
         """Set the idle time and return the sandbox; return None, changing nothing, if it is deleting or deleted."""

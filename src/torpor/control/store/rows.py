@@ -16,6 +16,7 @@ from torpor.model.network import Egress, Mode
 from torpor.model.sandbox import Care, OnCrash, OnIdle, Sandbox
 from torpor.model.snapshot import Cost, Kind
 from torpor.model.usage import Interval, Reading
+from torpor.model.volume import Attachment
 
 
 def to_row(sandbox: Sandbox) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "guest_ip": sandbox.guest_ip,
         "secret_names": list(sandbox.secret_names),
         "has_own_secrets": sandbox.has_own_secrets,
+        "volumes": [asdict(each) for each in sandbox.volumes],
         **asdict(sandbox.care),
     }
 
@@ -79,11 +81,16 @@ def to_sandbox(row: Row[Any]) -> Sandbox:
         guest_ip=row.guest_ip,
         secret_names=tuple(row.secret_names),
         has_own_secrets=row.has_own_secrets,
+        volumes=_attachments(row.volumes),
     )
 
 
 def _egress(written: dict[str, Any]) -> Egress:
     return Egress(Mode(written["mode"]), tuple(written["cidrs"]), tuple(written["names"]))
+
+
+def _attachments(written: list[dict[str, Any]]) -> tuple[Attachment, ...]:
+    return tuple(Attachment(**each) for each in written)
 
 
 def to_snapshot_row(snapshot: SnapshotRecord) -> dict[str, Any]:
@@ -103,6 +110,7 @@ def to_snapshot_row(snapshot: SnapshotRecord) -> dict[str, Any]:
         "parent_id": snapshot.parent,
         "network": asdict(snapshot.network),
         "secret_names": list(snapshot.secret_names),
+        "volumes": [asdict(each) for each in snapshot.volumes],
         **asdict(snapshot.cost),
     }
 
@@ -125,6 +133,7 @@ def to_snapshot(row: Row[Any]) -> SnapshotRecord:
         cost=Cost(row.pause_ms, row.took_ms, row.dirty_bytes, row.written_bytes),
         network=_egress(row.network),
         secret_names=tuple(row.secret_names),
+        volumes=_attachments(row.volumes),
     )
 
 
@@ -176,7 +185,16 @@ def to_event_row(new: NewEvent) -> dict[str, Any]:
 
 def to_holdings(row: Row[Any]) -> Holdings:
     """Return the sums over what a workspace has."""
-    return Holdings(row.sandboxes, row.memory_mib * MIB, row.disk_gib * GIB, row.snapshots)
+    return Holdings(
+        row.sandboxes,
+        row.memory_mib * MIB,
+        row.disk_gib * GIB,
+        row.snapshots,
+        row.templates,
+        row.builds,
+        row.volumes,
+        row.volume_mib * MIB,
+    )
 
 
 def to_event(row: Row[Any]) -> Event:

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from torpor.control.store import ledger
 from torpor.control.store.access_sql import SqlAccess
+from torpor.control.store.builds_sql import SqlBuilds
 from torpor.control.store.contract import (
     Account,
     AccountListing,
@@ -54,6 +55,7 @@ from torpor.control.store.statements import (
 )
 from torpor.control.store.tables import IS_LIVING, IS_MORTAL, claims, events, labels, sandboxes, snapshots
 from torpor.control.store.upgrade import upgrade
+from torpor.control.store.volumes_sql import SqlVolumes
 from torpor.kit.shielded import shielded
 from torpor.model.capacity import Holdings
 from torpor.model.ids import SandboxId, SnapshotId, WorkspaceId
@@ -89,7 +91,7 @@ async def open_store(path: Path) -> SqlStore:
     return SqlStore(path, writer)
 
 
-class SqlStore(SqlAccess):
+class SqlStore(SqlBuilds, SqlVolumes, SqlAccess):
     """A `Store` in one SQLite file; made by `open_store`."""
 
     def __init__(self, path: Path, writer: AsyncEngine) -> None:
@@ -151,6 +153,26 @@ class SqlStore(SqlAccess):
     ) -> Sandbox | None:
         change = of_living_one(sandbox_id).values(expires_at=expires_at, ttl_seconds=ttl_seconds)
         return await self._write(lambda connection: _changed(connection, change))
+
+    async def relabel(
+        self,
+        sandbox_id: SandboxId,
+        metadata: Mapping[str, str],
+        expires_at: datetime | None,
+        ttl_seconds: int | None,
+    ) -> Sandbox | None:
+        change = of_living_one(sandbox_id).values(
+            metadata=dict(metadata), expires_at=expires_at, ttl_seconds=ttl_seconds
+        )
+
+        async def work(connection: AsyncConnection) -> Sandbox | None:
+            changed = await _changed(connection, change)
+            if changed is not None:
+                await connection.execute(delete(labels).where(labels.c.sandbox_id == sandbox_id))
+                await _label(connection, changed)
+            return changed
+
+        return await self._write(work)
 
     async def set_idle(self, sandbox_id: SandboxId, idle_timeout_seconds: int | None) -> Sandbox | None:
         change = of_living_one(sandbox_id).values(idle_timeout_seconds=idle_timeout_seconds)
@@ -334,11 +356,16 @@ async def _holder(connection: AsyncConnection, workspace: WorkspaceId, claim: Cl
 
 async def _insert(connection: AsyncConnection, sandbox: Sandbox, claim: Claim | None) -> None:
     await connection.execute(insert(sandboxes).values(**to_row(sandbox)))
-    if sandbox.metadata:
-        pairs = [{"sandbox_id": sandbox.id, "key": key, "value": value} for key, value in sandbox.metadata.items()]
-        await connection.execute(insert(labels), pairs)
+    await _label(connection, sandbox)
     if claim is not None:
         held = and_(claims.c.workspace == sandbox.workspace, claims.c.key == claim.key)
         await connection.execute(delete(claims).where(held))
         row = {"workspace": sandbox.workspace, "key": claim.key, "digest": claim.digest, "sandbox_id": sandbox.id}
         await connection.execute(insert(claims).values(**row))
+
+
+async def _label(connection: AsyncConnection, sandbox: Sandbox) -> None:
+    """Write down the labels of a sandbox that has none written down, to find it by."""
+    if sandbox.metadata:
+        pairs = [{"sandbox_id": sandbox.id, "key": key, "value": value} for key, value in sandbox.metadata.items()]
+        await connection.execute(insert(labels), pairs)

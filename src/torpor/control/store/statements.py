@@ -5,10 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Select, Table, Update, and_, delete, exists, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    ScalarSelect,
+    Select,
+    Table,
+    TextClause,
+    Update,
+    and_,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from torpor.control.store.contract import AccountListing, EventListing, Horizons, Listing, Position, SnapshotListing
-from torpor.control.store.tables import IS_DELETED, IS_LIVING, claims, events, intervals, labels, sandboxes, snapshots
+from torpor.control.store.tables import (
+    IS_DELETED,
+    IS_LIVING,
+    IS_OPEN_BUILD,
+    builds,
+    claims,
+    events,
+    intervals,
+    labels,
+    sandboxes,
+    snapshots,
+    templates,
+    volumes,
+)
 from torpor.model.ids import SandboxId, WorkspaceId
 from torpor.model.lifecycle import State
 from torpor.model.snapshot import Kind
@@ -37,14 +65,27 @@ def snapshots_of_page(listing: SnapshotListing) -> Select[Any]:
 
 
 def holdings_of(workspace: WorkspaceId) -> Select[Any]:
-    """Return the question for the sums over a workspace's living sandboxes, and its checkpoints."""
+    """Return the question for the sums over a workspace's living sandboxes, and its checkpoints, templates, builds
+    and volumes.
+    """
     kept = select(func.count()).where(snapshots.c.workspace == workspace, snapshots.c.kind == Kind.CHECKPOINT.value)
     return select(
         func.count().label("sandboxes"),
         func.coalesce(func.sum(sandboxes.c.memory_mb), 0).label("memory_mib"),
         func.coalesce(func.sum(sandboxes.c.disk_gb), 0).label("disk_gib"),
         kept.scalar_subquery().label("snapshots"),
+        _count_of(templates, workspace).label("templates"),
+        _count_of(builds, workspace, IS_OPEN_BUILD).label("builds"),
+        _count_of(volumes, workspace).label("volumes"),
+        select(func.coalesce(func.sum(volumes.c.size_mb), 0))
+        .where(volumes.c.workspace == workspace)
+        .scalar_subquery()
+        .label("volume_mib"),
     ).where(sandboxes.c.workspace == workspace, IS_LIVING)
+
+
+def _count_of(table: Table, workspace: WorkspaceId, *conditions: TextClause) -> ScalarSelect[Any]:
+    return select(func.count()).select_from(table).where(table.c.workspace == workspace, *conditions).scalar_subquery()
 
 
 def events_of(listing: EventListing) -> Select[Any]:

@@ -24,7 +24,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 # The newest revision in migrations/versions.
-SCHEMA_VERSION = "0005"
+SCHEMA_VERSION = "0007"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -78,6 +78,7 @@ sandboxes = Table(
     Column("guest_ip", String(64)),
     Column("secret_names", JSON, nullable=False, server_default="[]"),
     Column("has_own_secrets", Boolean, nullable=False, server_default="0"),
+    Column("volumes", JSON, nullable=False, server_default="[]"),
 )
 
 # The conditions of the indices. Queries use these very texts: SQLite takes a partial index only where it can see that
@@ -86,6 +87,7 @@ IS_LIVING = text("state <> 'deleted'")
 IS_DELETED = text("state = 'deleted'")
 IS_MORTAL = text("state IN ('running', 'paused', 'hibernated', 'failed') AND expires_at IS NOT NULL")
 _HAS_ORIGIN = text("from_snapshot IS NOT NULL")
+HAS_VOLUMES = text("volumes <> '[]' AND state <> 'deleted'")
 _IS_NAMED = text("name IS NOT NULL AND state <> 'deleted'")
 
 # Each index serves one question, and leaves out the deleted, which are most rows after a while.
@@ -125,6 +127,25 @@ Index(
     postgresql_where=_HAS_ORIGIN,
 )
 
+Index(
+    "sandboxes_volumes",
+    sandboxes.c.workspace,
+    sqlite_where=HAS_VOLUMES,
+    postgresql_where=HAS_VOLUMES,
+)
+
+volumes = Table(
+    "volumes",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("workspace", String(64), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("size_mb", BigInteger, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("ready", Boolean, nullable=False),
+)
+Index("volumes_name", volumes.c.workspace, volumes.c.name, unique=True)
+
 # No foreign key to the sandbox: a checkpoint outlives it, and so does the id it is listed by.
 snapshots = Table(
     "snapshots",
@@ -147,6 +168,7 @@ snapshots = Table(
     Column("written_bytes", BigInteger, nullable=False),
     Column("network", JSON, nullable=False, server_default=NO_NETWORK),
     Column("secret_names", JSON, nullable=False, server_default="[]"),
+    Column("volumes", JSON, nullable=False, server_default="[]"),
 )
 Index("snapshots_listing", snapshots.c.workspace, snapshots.c.created_at, snapshots.c.id)
 Index("snapshots_sandbox", snapshots.c.sandbox_id, snapshots.c.created_at, snapshots.c.id)
@@ -249,3 +271,48 @@ audit = Table(
 Index("audit_workspace", audit.c.workspace, audit.c.number)
 Index("audit_kind", audit.c.workspace, audit.c.kind, audit.c.number)
 Index("audit_age", audit.c.workspace, audit.c.kind, audit.c.at)
+
+# `order`: what the host is told, until the build has ended; it may hold what a Dockerfile is given in secret.
+builds = Table(
+    "builds",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("workspace", String(64), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("is_global", Boolean, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("order", Text),
+    Column("has_files", Boolean, nullable=False),
+    Column("image_ref", String(512)),
+    Column("size_mb", BigInteger),
+    Column("status", String(16), nullable=False),
+    Column("error", Text),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    Column("bytes", BigInteger),
+    Column("claim", String(512), unique=True),
+    Column("claim_digest", String(64)),
+)
+IS_OPEN_BUILD = text("ended_at IS NULL")
+Index("builds_listing", builds.c.workspace, builds.c.created_at, builds.c.id)
+Index("builds_open", builds.c.created_at, builds.c.id, sqlite_where=IS_OPEN_BUILD, postgresql_where=IS_OPEN_BUILD)
+
+build_lines = Table(
+    "build_lines",
+    metadata,
+    Column("build_id", String(64), ForeignKey("builds.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("text", Text, nullable=False),
+)
+
+# Templates that belong to workspaces. Those that are everybody's are the host's own, by their own names.
+templates = Table(
+    "templates",
+    metadata,
+    Column("workspace", String(64), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("host_name", String(64), nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)

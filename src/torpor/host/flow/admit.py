@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from torpor.host.admission import need_of_machine
 from torpor.host.host import Host
 from torpor.model.capacity import Need
 from torpor.model.ids import SandboxId, TemplateName
-from torpor.model.template import Template
 from torpor.storage.volume import ensure_room
 
 
 @asynccontextmanager
 async def admitted(
-    host: Host, sandbox: SandboxId, template: Template, *, taking: TemplateName | None = None
+    host: Host, sandbox: SandboxId, need: Need, *, taking: TemplateName | None = None
 ) -> AsyncIterator[None]:
     """Hold room for a sandbox's machine while the block brings it to life and enters it among the living.
 
     Spares give way to it, but not that of the template whose spare it is `taking`. Raises NoCapacity.
     """
-    with host.admission.room(sandbox, need_of_machine(template)):
+    with host.admission.room(sandbox, need):
         await host.spares.make_way(taking)
         yield
 

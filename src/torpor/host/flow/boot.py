@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torpor.errors import BootFailed, Failed, RestoreFailed
 from torpor.guest.client import Guest, connect
+from torpor.host.flow.furnish import check_start, furnish
 from torpor.host.hardware import hardware_of
 from torpor.kit.files import remove_tree
 from torpor.kit.owning import own
@@ -26,12 +27,16 @@ from torpor.vmm.driver import Driver, Place
 from torpor.wire.host import ExecOrder
 
 # A boot takes about five seconds under emulation; one that takes this long hangs, and is tried once more.
-_BOOT_PATIENCE_S = 60.0
-_ATTEMPTS = 2
+BOOT_PATIENCE_S = 60.0
+ATTEMPTS = 2
+PLACE = "place"
 _QUIESCE_S = 10.0
 # The guest's kernel cleans up after commands some time later and says nothing of it (control groups, writeback); what
 # is left of that when it is frozen would be done again by every sandbox, before its first answer.
 SETTLE_S = 2.0
+
+# A command of a recipe's own may have much to read and to prepare.
+_REHEARSAL_S = 600.0
 
 _FIRST_COMMANDS = (
     ["true"],
@@ -42,27 +47,36 @@ _FIRST_COMMANDS = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a guest does before it is frozen: `commands`, which have to succeed, and nothing for `settle_s` seconds."""
+
+    commands: tuple[tuple[str, ...], ...] = ()
+    settle_s: float = SETTLE_S
+
+
+_USUAL = Rehearsal()
+
+
 async def boot_and_freeze(
-    driver: Driver, images: Images, template: Template, draft: Path, log: Path, *, settle_s: float = SETTLE_S
+    driver: Driver, images: Images, template: Template, draft: Path, log: Path, rehearsal: Rehearsal = _USUAL
 ) -> Template:
     """Fill a draft folder with the snapshot of a template that is described but not baked yet; return it completed.
 
-    `settle_s`: how long the guest is left alone before it is frozen, in seconds.
-
-    Raises BootFailed, FreezeFailed, OutOfSpace; what the machine and its guest said is in the log then, as it is after
-    success.
+    Raises BootFailed, FreezeFailed, OutOfSpace, Failed for a start command that ends with an error; what the machine
+    and its guest said is in the log then, as it is after success.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         try:
-            return await _attempt(driver, images, template, draft, log, settle_s)
+            return await _attempt(driver, images, template, draft, log, rehearsal)
         except (BootFailed, RestoreFailed) as error:
-            if attempt == _ATTEMPTS:
+            if attempt == ATTEMPTS:
                 raise BootFailed(f"the guest did not come up: {error.message}", hint=f"see {log}") from error
     raise AssertionError("the last attempt returns or raises")
 
 
 async def _attempt(
-    driver: Driver, images: Images, template: Template, draft: Path, log: Path, settle_s: float
+    driver: Driver, images: Images, template: Template, draft: Path, log: Path, rehearsal: Rehearsal
 ) -> Template:
     started = time.monotonic()
     async with AsyncExitStack() as undo:
@@ -70,11 +84,13 @@ async def _attempt(
         hardware = hardware_of(images, template, draft / DISK)
         await make_overlay(hardware.disks[0].image, draft / DISK)
         machine = await own(undo, driver.boot(place, hardware, draft / MEMORY))
-        async with await connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S) as guest:
+        async with await connect(machine.open_channel(), timeout_s=BOOT_PATIENCE_S) as guest:
             cold_boot_ms = round((time.monotonic() - started) * 1000)
-            await _rehearse(guest)
-            await asyncio.sleep(settle_s)
-        guest = await own(undo, connect(machine.open_channel(), timeout_s=_BOOT_PATIENCE_S))
+            await _rehearse(guest, rehearsal.commands)
+            await furnish(guest, template)
+            await asyncio.sleep(rehearsal.settle_s)
+            await check_start(guest, template)
+        guest = await own(undo, connect(machine.open_channel(), timeout_s=BOOT_PATIENCE_S))
         await guest.quiesce(timeout_s=_QUIESCE_S, settle=True)
         await machine.pause()
         await machine.save_state(draft / STATE)
@@ -84,10 +100,17 @@ async def _attempt(
 
 @contextmanager
 def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
-    """A place inside an emptied draft, for one attempt; what the machine and its guest say there ends up in the log."""
-    place = Place(name, draft / "place")
-    for path in (place.folder, *(draft / part for part in PARTS)):
+    """A place inside an emptied draft, for one attempt."""
+    for path in (draft / PLACE, *(draft / part for part in PARTS)):
         remove_tree(path)
+    with logged_place(name, draft, log) as place:
+        yield place
+
+
+@contextmanager
+def logged_place(name: str, folder: Path, log: Path) -> Iterator[Place]:
+    """A new place inside a folder; what the machine and its guest say there ends up in the log."""
+    place = Place(name, folder / PLACE)
     place.folder.mkdir(mode=0o700)
     try:
         yield place
@@ -99,9 +122,13 @@ def _place(name: str, draft: Path, log: Path) -> Iterator[Place]:
         remove_tree(place.folder)
 
 
-async def _rehearse(guest: Guest) -> None:
+async def _rehearse(guest: Guest, commands: tuple[tuple[str, ...], ...]) -> None:
     """Do once what every sandbox begins with, so that nothing of it has to be read from a disk then."""
     await guest.adopt(NOBODY)
     for argv in _FIRST_COMMANDS:
         if (await guest.run(ExecOrder(argv=argv, timeout_s=60))).timed_out:
             raise Failed(f"the guest is up, but {argv[-1]!r} does not end in it")
+    for command in commands:
+        outcome = await guest.run(ExecOrder(argv=list(command), timeout_s=_REHEARSAL_S))
+        if outcome.exit_code != 0:
+            raise Failed(f"the guest is up, but its rehearsal of {command[0]} ends with code {outcome.exit_code}")

@@ -21,6 +21,7 @@ from torpor.host.live import Incarnation
 from torpor.host.record import BASE
 from torpor.host.sleep import mark_asleep, unmark
 from torpor.host.trouble import translated
+from torpor.host.volume_notes import volume_files
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import clone, fsync_path
 from torpor.kit.runs import Written
@@ -28,7 +29,7 @@ from torpor.kit.shielded import shielded
 from torpor.kit.together import together
 from torpor.model.ids import SnapshotId
 from torpor.model.snapshot import Cost, Kind, Snapshot
-from torpor.storage.frozen import DISK, MEMORY, STATE, Changes, link_parts, seal
+from torpor.storage.frozen import DISK, MEMORY, STATE, Changes, link_parts, seal, volume_part
 from torpor.storage.frozen import read as read_frozen
 from torpor.storage.snapshots import write_manifest
 from torpor.storage.volume import ensure_room
@@ -91,6 +92,7 @@ async def _get_ready(host: Host, incarnation: Incarnation, draft: Path, order: F
         _in_thread(lambda: shares.append(_draft(image, draft))),
         incarnation.machine.read_ahead(image),
         _in_thread(fsync_path, incarnation.place.folder / DISK),
+        *(_in_thread(fsync_path, file) for file in volume_files(incarnation.place.folder, incarnation.volumes)),
     ]
     if not order.stay:
         await together(*ahead)
@@ -111,9 +113,16 @@ async def _copy(incarnation: Incarnation, draft: Path, *, shares: bool) -> Chang
     """Copy everything that has to be of one instant."""
     await incarnation.machine.save_state(draft / STATE)
     written = await incarnation.machine.save_memory(draft / MEMORY, like=incarnation.base.folder / MEMORY)
-    await _in_thread(clone, incarnation.place.folder / DISK, draft / DISK)
+    await _in_thread(_copy_disks, incarnation, draft)
     reached("freeze.copied")
     return Changes(incarnation.base, written, shares)
+
+
+def _copy_disks(incarnation: Incarnation, draft: Path) -> None:
+    folder = incarnation.place.folder
+    clone(folder / DISK, draft / DISK)
+    for bay, file in enumerate(volume_files(folder, incarnation.volumes)):
+        clone(file, draft / volume_part(bay))
 
 
 def _publish(
@@ -132,6 +141,7 @@ def _publish(
         parent=before.id if before is not None else None,
         name=order.name,
         cost=watch.cost(changes.memory),
+        volumes=incarnation.volumes,
     )
     snapshot = write_manifest(draft, snapshot, sealed)
     reached("freeze.sealed")

@@ -40,7 +40,8 @@ async def _fall_asleep(host: Host, incarnation: Incarnation, order: FreezeOrder)
     reached("hibernate.frozen")
     used = await measure(incarnation)
     note(incarnation)
-    sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place, used=used, egress=incarnation.egress)
+    sleeper = Sleeper(incarnation.id, incarnation.base, incarnation.place, used=used)
+    sleeper.egress, sleeper.volumes = incarnation.egress, incarnation.volumes
     host.live.enter(sleeper)
     with host.admission.holding(need_of_living(incarnation)):
         if incarnation.guest.confirmed:  # one that was paused was not to leave; nothing is asked of it again

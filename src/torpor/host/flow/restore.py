@@ -20,13 +20,16 @@ from torpor.host.network_notes import write_egress
 from torpor.host.prepared import Prepared
 from torpor.host.record import write_deadline
 from torpor.host.trouble import translated
+from torpor.host.volume_notes import write_volumes
 from torpor.kit.faultpoints import reached
 from torpor.kit.owning import own
 from torpor.kit.shielded import wait_ended
+from torpor.model.capacity import MIB
 from torpor.model.identity import Identity
 from torpor.model.ids import SandboxId
 from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.usage import Reading
+from torpor.model.volume import Attachment
 
 _log = structlog.get_logger(__name__)
 _NOTHING = Reading()
@@ -45,6 +48,7 @@ class Birth:
     `deadline`, in seconds since 1970, is noted in its place unless it is None; `counted` is what the sandbox has used
     so far. `egress`: what it may reach. `confirm` is called when the guest has acknowledged all of it, its machine is
     on record, and its processes stand still yet; `take_back` if a later step fails, while the machine still lives.
+    `volumes`: which it has, in the order of its bays; `mounts` if they are new to it, and in their bays.
     `settle` runs in a thread meanwhile they are let go, and has to be done before anybody hears that the sandbox lives.
     """
 
@@ -54,6 +58,8 @@ class Birth:
     event: Event | None = None
     deadline: float | None = None
     egress: Egress = NO_NETWORK
+    volumes: tuple[Attachment, ...] = ()
+    mounts: bool = False
     counted: Reading = _NOTHING
     confirm: Callable[[], None] = lambda: None
     take_back: Callable[[], None] = lambda: None
@@ -69,9 +75,10 @@ async def restore(opening: Awaitable[Prepared], birth: Birth) -> Incarnation:
     identity, event = birth.identity, birth.event
     async with AsyncExitStack() as undo:
         prepared = await own(undo, opening)  # a guest that answers, and whose processes stand still
-        guest, has_processes = prepared.guest, prepared.base.snapshot is not None
+        guest, has_processes = prepared.guest, prepared.base.has_processes
         _note_deadline(prepared, birth)
         await _judge_by(prepared, birth.egress)
+        await _have_volumes(prepared, birth)
         # Entropy, clock, names; acknowledged, else the restore fails.
         thaw = not has_processes
         hooks = await guest.adopt(identity, env=birth.env, secrets=birth.secrets, thaw=thaw, event=event)
@@ -107,6 +114,15 @@ async def _judge_by(prepared: Prepared, egress: Egress) -> None:
         raise RestoreFailed(error.message) from error
 
 
+async def _have_volumes(prepared: Prepared, birth: Birth) -> None:
+    """Note which volumes it has, and have those mounted that are new to it."""
+    with translated(RestoreFailed, _NOT_NOTED):
+        write_volumes(prepared.place.folder, birth.volumes)
+    if birth.mounts:
+        for bay, each in enumerate(birth.volumes):
+            await prepared.guest.mount(bay, each.path, each.size_mb * MIB, read_only=each.read_only)
+
+
 def _on_record(prepared: Prepared, birth: Birth, *, boot_ms: int) -> Incarnation:
     """Note whose the machine is: from here on it outlives this program. What it used before was nobody's."""
     sandbox, machine = birth.identity.sandbox_id, prepared.machine
@@ -115,7 +131,7 @@ def _on_record(prepared: Prepared, birth: Birth, *, boot_ms: int) -> Incarnation
     incarnation = Incarnation(
         sandbox, prepared.base, prepared.place, machine, prepared.guest, Meter(machine, before), boot_ms=boot_ms
     )
-    incarnation.slot, incarnation.egress = prepared.slot, birth.egress
+    incarnation.slot, incarnation.egress, incarnation.volumes = prepared.slot, birth.egress, birth.volumes
     with translated(RestoreFailed, _NOT_NOTED):
         put_on_record(incarnation)
     return incarnation

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from torpor.errors import Failed, RestoreFailed
-from torpor.host.admission import need_of_living
+from torpor.host.admission import need_of_living, need_of_machine
 from torpor.host.flow.admit import admitted
 from torpor.host.flow.restore import Birth, restore
 from torpor.host.host import Host
@@ -19,13 +18,15 @@ from torpor.host.metering import measure
 from torpor.host.record import FORMER, NEXT, read_deadline, write_deadline
 from torpor.host.trouble import translated
 from torpor.host.unreachable import Unreachable
+from torpor.host.volumes import take_back
 from torpor.kit.faultpoints import reached
 from torpor.kit.files import remove_tree
 from torpor.kit.shielded import shielded
 from torpor.model.identity import Identity
-from torpor.model.ids import SandboxId, SnapshotId
+from torpor.model.ids import SandboxId, SnapshotId, VolumeId
 from torpor.model.network import NO_NETWORK, Egress
 from torpor.model.usage import Reading
+from torpor.model.volume import copies
 from torpor.vmm.driver import Place
 
 _log = structlog.get_logger(__name__)
@@ -38,11 +39,13 @@ class Changes:
     """What is not to be as it was in the snapshot, or before.
 
     `secrets` take the place of those that the snapshot holds (None: it keeps them). `egress`: what it may reach from
-    then on (None: what it was told last).
+    then on (None: what it was told last). `volumes`: of the volumes that the snapshot holds copies of, those that
+    become what they were then; the others are copies of its own.
     """
 
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
     egress: Egress | None = None
+    volumes: frozenset[VolumeId] = frozenset()
 
 
 _NO_CHANGES = Changes()
@@ -62,8 +65,9 @@ async def _replace(host: Host, sandbox: SandboxId, snapshot: SnapshotId, changes
     aside = _place(host, f"{NEXT}{sandbox}")
     frozen = await asyncio.to_thread(host.snapshots.open, snapshot)
     remove_tree(aside.folder)
-    birth = _birth(host, sandbox, changes)
-    async with admitted(host, sandbox, frozen.template):  # beside what it was: both are there for a while
+    birth = replace(_birth(host, sandbox, changes), volumes=copies(frozen.volumes, changes.volumes))
+    need = need_of_machine(frozen.template, birth.volumes)
+    async with admitted(host, sandbox, need):  # beside what it was: both are there for a while
         incarnation = await restore(host.preparer.prepare(frozen, aside), birth)
         try:
             with translated(RestoreFailed, "the sandbox's place could not be taken"):
@@ -97,7 +101,7 @@ def _birth(host: Host, sandbox: SandboxId, changes: Changes) -> Birth:
     if before is None:
         return birth
     deadline, egress = read_deadline(before.place.folder), changes.egress or before.egress
-    return dataclasses.replace(birth, deadline=deadline, counted=before.usage(), egress=egress)
+    return replace(birth, deadline=deadline, counted=before.usage(), egress=egress)
 
 
 async def _count_on(incarnation: Incarnation, before: _Before, counted: Reading) -> None:
@@ -114,11 +118,12 @@ async def _count_on(incarnation: Incarnation, before: _Before, counted: Reading)
 
 def _change_places(host: Host, incarnation: Incarnation, sandbox: SandboxId) -> _Before | None:
     """Give the new incarnation the sandbox's place, and what was there another one; return that. All or nothing."""
-    place = _place(host, sandbox)
+    place, aside = _place(host, sandbox), incarnation.place
     before = host.live.whatever(sandbox)
     if before is None:
         remove_tree(place.folder)
         incarnation.settle(place)
+        take_back(host.volumes, place.folder, incarnation.volumes)
         return None
     if (deadline := read_deadline(before.place.folder)) != read_deadline(incarnation.place.folder):
         write_deadline(incarnation.place.folder, deadline)  # another one was told since the new one was begun
@@ -128,7 +133,11 @@ def _change_places(host: Host, incarnation: Incarnation, sandbox: SandboxId) -> 
     reached("rollback.aside")
     try:
         incarnation.settle(place)
+        # Not before: from here on a crash leaves the new one in place, whose volumes are taken back at the next start.
+        take_back(host.volumes, place.folder, incarnation.volumes)
     except BaseException:
+        if incarnation.place == place:
+            incarnation.settle(aside)
         before.settle(place)
         raise
     reached("rollback.replaced")

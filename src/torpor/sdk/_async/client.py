@@ -14,6 +14,7 @@ from torpor.errors import TorporError
 from torpor.sdk._async import records
 from torpor.sdk._async.templates import AsyncTemplates
 from torpor.sdk._async.tokens import AsyncTokens, audit
+from torpor.sdk._async.volumes import AsyncVolumes
 from torpor.sdk.body import async_pieces
 from torpor.sdk.foreign import decoded, error_of, translated
 from torpor.sdk.forks import renew_after_fork
@@ -62,6 +63,7 @@ class AsyncClient:
         self._http = self._connect()
         self.templates = AsyncTemplates(self)
         self.tokens = AsyncTokens(self)
+        self.volumes = AsyncVolumes(self)
         renew_after_fork(self)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import IO, TYPE_CHECKING
 
 import httpx2
@@ -15,13 +15,14 @@ from torpor.sdk.foreign import checked, decoded
 from torpor.sdk.http import Call
 from torpor.sdk.lines import LineReader
 from torpor.sdk.orders import GuestPath, file_query, guest_path
-from torpor.sdk.results import FileEntry, Transferred
+from torpor.sdk.results import FileEntry, Tally, Transferred
 from torpor.wire.public import DirListing, Rename, Written
 
 if TYPE_CHECKING:
     from torpor.sdk._async.client import AsyncClient
 
 Entries = list[FileEntry]
+Progress = Callable[[Transferred], object]
 
 
 class AsyncFilesystem:
@@ -52,11 +53,11 @@ class AsyncFilesystem:
         `data` is text (sent as UTF-8), bytes, an open file, or an iterator of either. Missing parents are made. `mode`
         are the permission bits, `user` the owner (default root).
         """
-        return await self._put(Body(data), file_query(path, mode=mode, user=user))
+        return await self.put(Body(data), file_query(path, mode=mode, user=user))
 
     async def append(self, path: GuestPath, data: AsyncSource, *, user: str | None = None) -> int:
         """Add to the end of a file, made if there is none, and return how many bytes were added."""
-        return await self._put(Body(data), file_query(path, user=user, append=True), repeatable=False)
+        return await self.put(Body(data), file_query(path, user=user, append=True), repeatable=False)
 
     async def list(self, path: GuestPath) -> Entries:
         """Return the entries of one folder, by name."""
@@ -101,37 +102,62 @@ class AsyncFilesystem:
             await response.aclose()
 
     async def upload(
-        self, local: str | os.PathLike[str] | IO[bytes], remote: GuestPath, *, user: str | None = None
+        self,
+        local: str | os.PathLike[str] | IO[bytes],
+        remote: GuestPath,
+        *,
+        user: str | None = None,
+        on_progress: Progress | None = None,
     ) -> Transferred:
         """Send a file (a path or an open file) or a folder with all that is in it, in bounded memory.
 
         A folder's contents become the contents of `remote`. Permission bits are kept. A link to a file is sent as that
-        file; links to folders and to nothing are left out and named in the result.
+        file; links to folders and to nothing are left out and named in the result. `on_progress` is told what was
+        moved so far, again and again.
 
         Raises OSError for what is wrong on this side.
         """
-        return await transfer.upload(self, local, guest_path(remote), user)
+        tally = Tally(on_progress)
+        await transfer.upload(self, local, guest_path(remote), user, tally)
+        return tally.so_far()
 
-    async def download(self, remote: GuestPath, local: str | os.PathLike[str] | IO[bytes]) -> Transferred:
+    async def download(
+        self, remote: GuestPath, local: str | os.PathLike[str] | IO[bytes], *, on_progress: Progress | None = None
+    ) -> Transferred:
         """Fetch a file (to a path or into an open file) or a folder with all that is in it, in bounded memory.
 
         Each file appears whole or not at all. A folder's contents become the contents of `local`, and nothing is ever
         written outside it, whatever names the guest claims. A link to a file is fetched as that file; links to
-        folders and to nothing are left out and named in the result.
+        folders and to nothing are left out and named in the result. `on_progress` is told what was moved so far, again
+        and again.
 
         Raises OSError for what is wrong on this side, InvalidRequest for a name that cannot be a file here.
         """
-        return await transfer.download(self, guest_path(remote), local)
+        tally = Tally(on_progress)
+        await transfer.download(self, guest_path(remote), local, tally)
+        return tally.so_far()
 
-    async def fetch_into(self, remote: GuestPath, sink: IO[bytes], *, restartable: bool) -> int:
-        """Fetch a file's bytes into an open file and return how many. `restartable`: it may be emptied to try again."""
+    async def fetch_into(
+        self,
+        remote: GuestPath,
+        sink: IO[bytes],
+        *,
+        restartable: bool,
+        on_fetched: Callable[[int], object] | None = None,
+    ) -> int:
+        """Fetch a file's bytes into an open file and return how many. `restartable`: it may be emptied to try again.
+
+        `on_fetched` is told how many bytes have come so far.
+        """
         call = Call("GET", self._path, params=file_query(remote), repeatable=restartable)
-        return await self._client.perform(call, lambda response: self._pour(response, sink, restartable))
 
-    async def _pour(self, response: httpx2.Response, sink: IO[bytes], restartable: bool) -> int:
-        return await transfer.pour(self._client.chunks(response), sink, restartable)
+        async def poured(response: httpx2.Response) -> int:
+            return await transfer.pour(self._client.chunks(response), sink, restartable, on_fetched)
 
-    async def _put(self, body: Body, query: dict[str, str], *, repeatable: bool = True) -> int:
+        return await self._client.perform(call, poured)
+
+    async def put(self, body: Body, query: dict[str, str], *, repeatable: bool = True) -> int:
+        """Make a file of a request's body, as `write` does, and return how many bytes it took."""
         call = Call("PUT", self._path, params=query, body=body, repeatable=repeatable)
         return (await self._client.fetch_as(Written, call)).bytes
 

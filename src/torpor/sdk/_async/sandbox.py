@@ -8,11 +8,13 @@ from typing import Unpack
 
 from torpor.sdk._async import records
 from torpor.sdk._async.client import AsyncClient
+from torpor.sdk._async.code import AsyncCode
 from torpor.sdk._async.commands import AsyncCommands, follow
 from torpor.sdk._async.filesystem import AsyncFilesystem
-from torpor.sdk._async.life import AsyncLife
 from torpor.sdk._async.process import AsyncProcess
+from torpor.sdk._async.pty import AsyncTerminals
 from torpor.sdk._async.thinking import AsyncThinking
+from torpor.sdk._async.trees import AsyncTrees
 from torpor.sdk.http import Call, making, patience
 from torpor.sdk.links import Route, check_target, link_order, linked, port_path, ports_of
 from torpor.sdk.listening import Listened, process_id
@@ -32,6 +34,7 @@ from torpor.sdk.results import Event, ExecResult, Page, Port, SandboxInfo
 from torpor.sdk.shared import shared_async_client
 from torpor.sdk.thinking import Pauses, Thought
 from torpor.sdk.usage import SandboxUsage
+from torpor.sdk.volumes import Volumes
 from torpor.sdk.waiting import async_enterable
 from torpor.wire.ports import DEFAULT_LINK_SECONDS, LinkView
 from torpor.wire.processes import ProcessList, ProcessView
@@ -41,7 +44,7 @@ Processes = list[AsyncProcess]
 Ports = list[Port]
 
 
-class AsyncSandbox(AsyncLife):
+class AsyncSandbox(AsyncCode, AsyncTerminals, AsyncTrees):
     """One microVM that keeps its files, installed packages and running processes from step to step.
 
         async with AsyncSandbox.create(template="agent", ttl_seconds=3600) as sbx:
@@ -79,6 +82,7 @@ class AsyncSandbox(AsyncLife):
         cpu: int | None = None,
         memory_mb: int | None = None,
         disk_gb: int | None = None,
+        volumes: Volumes | None = None,
         request_timeout: float | None = None,
         client: AsyncClient | None = None,
         **care: Unpack[Care],
@@ -94,6 +98,10 @@ class AsyncSandbox(AsyncLife):
         has their names only. `network` is what it may reach: "internet" (public addresses), "none", or a list of host
         names, `*.example.com` for all below one, and IPv4 networks, and nothing else. Without it that is the internet,
         or nothing on a server that has no network for sandboxes.
+
+        `volumes` are attached for its whole life: `{"data": "/data"}` mounts the volume `data` at /data to be written,
+        `[{"name": "data", "path": "/data", "read_only": True}]` to be read, and `["data"]` at /volumes/data. One
+        sandbox writes to a volume, or any number read it. What is in it is there when the sandbox is gone.
 
         The server looks after it of its own accord where `care` says so. After `idle_timeout_seconds` with nothing in
         flight `on_idle` is done, "hibernate" or "delete". `on_crash="restore"` puts it back to its last snapshot when
@@ -115,6 +123,7 @@ class AsyncSandbox(AsyncLife):
             cpu=cpu,
             memory_mb=memory_mb,
             disk_gb=disk_gb,
+            volumes=volumes,
         )
         return await cls._made(content, request_timeout, client)
 
@@ -245,7 +254,7 @@ class AsyncSandbox(AsyncLife):
             require_success(result)
         return result
 
-    async def start(
+    async def start(  # noqa: PLR0913 - each is one thing to say about a command
         self,
         cmd: str | Sequence[str],
         *,
@@ -254,18 +263,20 @@ class AsyncSandbox(AsyncLife):
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         stdin: str | bytes | bool = False,
+        terminal: tuple[int, int] | None = None,
     ) -> AsyncProcess:
         """Start a command that runs on its own, and return it running; `attach` finds it again by its id.
 
         `stdin`: what it reads, or True to keep its input open for `write_stdin`; without it, it reads end-of-file. The
-        rest is as in `exec`; without `timeout_seconds` it runs for as long as its sandbox does. A start whose answer
-        was lost is tried again under the same key, and starts one.
+        `terminal`: the rows and columns of a terminal, which then is its stdin, stdout and stderr (`pty` is for talking
+        with one). The rest is as in `exec`; without `timeout_seconds` it runs for as long as its sandbox does. A start
+        whose answer was lost is tried again under the same key, and starts one.
 
         Raises InvalidRequest, NotFound, Conflict, SandboxLost.
         """
         given = None if isinstance(stdin, bool) else stdin
         order = command(cmd, timeout_seconds=timeout_seconds, cwd=cwd, env=env, user=user, stdin=given)
-        call = making(f"{self._path}/processes", starting(order, open_stdin=stdin is True))
+        call = making(f"{self._path}/processes", starting(order, open_stdin=stdin is True, terminal=terminal))
         return AsyncProcess(self._client, await self._client.fetch_as(ProcessView, call))
 
     async def attach(self, id: str) -> AsyncProcess:

@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Unpack
 
 from torpor.errors import NotFound
 from torpor.sdk._async.client import AsyncClient
 from torpor.sdk.http import FREEZE_SILENCE_S, Call
+from torpor.sdk.making import Making
 from torpor.sdk.orders import Identified, snapshot_filters, snapshot_id
-from torpor.sdk.results import Page, Reach, Verified, reach_of
+from torpor.sdk.results import Page, Reach, Template, Verified, reach_of
 from torpor.sdk.shared import shared_async_client
 from torpor.wire.public import SnapshotPage, SnapshotView
 
@@ -103,6 +105,14 @@ class AsyncSnapshot:
         """
         call = Call("POST", f"/snapshots/{self.id}/verify", repeatable=True, silence_s=FREEZE_SILENCE_S)
         return await self._client.fetch_as(Verified, call)
+
+    async def to_template(self, name: str, **making: Unpack[Making]) -> Template:
+        """Make a template of it, whose sandboxes begin where it was taken, and return that.
+
+        Raises Conflict if it holds secrets, BuildFailed, and what `client.templates.build` raises.
+        """
+        making["snapshot"] = self.id
+        return await self._client.templates.build(name, **making)
 
     async def delete(self) -> None:
         """Remove it and give its space back. What was made from it lives on. Deleting it again does nothing."""

@@ -14,6 +14,7 @@ from torpor.errors import TorporError
 from torpor.sdk._sync import records
 from torpor.sdk._sync.templates import Templates
 from torpor.sdk._sync.tokens import Tokens, audit
+from torpor.sdk._sync.volumes import Volumes
 from torpor.sdk.body import sync_pieces
 from torpor.sdk.foreign import decoded, error_of, translated
 from torpor.sdk.forks import renew_after_fork
@@ -62,6 +63,7 @@ class Client:
         self._http = self._connect()
         self.templates = Templates(self)
         self.tokens = Tokens(self)
+        self.volumes = Volumes(self)
         renew_after_fork(self)
 
     @property

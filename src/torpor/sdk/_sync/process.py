@@ -14,10 +14,11 @@ from torpor.sdk.body import Body
 from torpor.sdk.foreign import checked
 from torpor.sdk.http import FREEZE_SILENCE_S, Call
 from torpor.sdk.listening import Deadline, Listened
-from torpor.sdk.orders import input_bytes, signal_name
+from torpor.sdk.orders import input_bytes, resizing, signal_name
 from torpor.sdk.output import Callback, Output, Watchers, require_success
 from torpor.sdk.results import ExecResult, ProcessInfo
 from torpor.wire.processes import Fed, ProcessView, SendSignal
+from torpor.wire.public import StreamExit
 
 if TYPE_CHECKING:
     from torpor.sdk._sync.client import Client
@@ -159,13 +160,30 @@ class Process:
         """End its input: it reads end-of-file after what was written."""
         self._feed(b"", close=True)
 
+    def resize(self, rows: int, cols: int) -> None:
+        """Give its terminal another size, of which its programs are told by SIGWINCH.
+
+        Raises InvalidRequest if it has none, Conflict if it has ended.
+        """
+        self._client.fetch(Call("POST", f"{self._path}/resize", content=resizing(rows, cols)))
+
     def kill(self, signal: int | str | signals.Signals = signals.SIGKILL) -> None:
         """Send it a signal: SIGKILL (which ends all its processes) or another, by name or number, to its group.
+
+        With a terminal it goes to what is in the foreground there, and SIGHUP hangs the terminal up.
 
         Raises Conflict if it has ended, InvalidRequest for what is no signal.
         """
         order = checked(SendSignal, signal=signal_name(signal)).model_dump_json().encode()
         self._client.fetch(Call("POST", f"{self._path}/signal", content=order))
+
+    def listened(self) -> Listened:
+        """Return what to listen to for all its output that is kept."""
+        return self._listened(self._info.stdout_start, self._info.stderr_start, skips=True)
+
+    def ended(self, end: StreamExit) -> None:
+        """Take in how it ended."""
+        self._exit_code = end.exit_code
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self._info.sandbox_id} state={self._info.state}>"

@@ -8,11 +8,13 @@ from typing import Unpack
 
 from torpor.sdk._sync import records
 from torpor.sdk._sync.client import Client
+from torpor.sdk._sync.code import Code
 from torpor.sdk._sync.commands import Commands, follow
 from torpor.sdk._sync.filesystem import Filesystem
-from torpor.sdk._sync.life import Life
 from torpor.sdk._sync.process import Process
+from torpor.sdk._sync.pty import Terminals
 from torpor.sdk._sync.thinking import Thinking
+from torpor.sdk._sync.trees import Trees
 from torpor.sdk.http import Call, making, patience
 from torpor.sdk.links import Route, check_target, link_order, linked, port_path, ports_of
 from torpor.sdk.listening import Listened, process_id
@@ -32,6 +34,7 @@ from torpor.sdk.results import Event, ExecResult, Page, Port, SandboxInfo
 from torpor.sdk.shared import shared_client
 from torpor.sdk.thinking import Pauses, Thought
 from torpor.sdk.usage import SandboxUsage
+from torpor.sdk.volumes import Volumes
 from torpor.sdk.waiting import sync_enterable
 from torpor.wire.ports import DEFAULT_LINK_SECONDS, LinkView
 from torpor.wire.processes import ProcessList, ProcessView
@@ -41,7 +44,7 @@ Processes = list[Process]
 Ports = list[Port]
 
 
-class Sandbox(Life):
+class Sandbox(Code, Terminals, Trees):
     """One microVM that keeps its files, installed packages and running processes from step to step.
 
         with Sandbox.create(template="agent", ttl_seconds=3600) as sbx:
@@ -79,6 +82,7 @@ class Sandbox(Life):
         cpu: int | None = None,
         memory_mb: int | None = None,
         disk_gb: int | None = None,
+        volumes: Volumes | None = None,
         request_timeout: float | None = None,
         client: Client | None = None,
         **care: Unpack[Care],
@@ -94,6 +98,10 @@ class Sandbox(Life):
         has their names only. `network` is what it may reach: "internet" (public addresses), "none", or a list of host
         names, `*.example.com` for all below one, and IPv4 networks, and nothing else. Without it that is the internet,
         or nothing on a server that has no network for sandboxes.
+
+        `volumes` are attached for its whole life: `{"data": "/data"}` mounts the volume `data` at /data to be written,
+        `[{"name": "data", "path": "/data", "read_only": True}]` to be read, and `["data"]` at /volumes/data. One
+        sandbox writes to a volume, or any number read it. What is in it is there when the sandbox is gone.
 
         The server looks after it of its own accord where `care` says so. After `idle_timeout_seconds` with nothing in
         flight `on_idle` is done, "hibernate" or "delete". `on_crash="restore"` puts it back to its last snapshot when
@@ -115,6 +123,7 @@ class Sandbox(Life):
             cpu=cpu,
             memory_mb=memory_mb,
             disk_gb=disk_gb,
+            volumes=volumes,
         )
         return cls._made(content, request_timeout, client)
 
@@ -244,7 +253,7 @@ class Sandbox(Life):
             require_success(result)
         return result
 
-    def start(
+    def start(  # noqa: PLR0913 - each is one thing to say about a command
         self,
         cmd: str | Sequence[str],
         *,
@@ -253,18 +262,20 @@ class Sandbox(Life):
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         stdin: str | bytes | bool = False,
+        terminal: tuple[int, int] | None = None,
     ) -> Process:
         """Start a command that runs on its own, and return it running; `attach` finds it again by its id.
 
         `stdin`: what it reads, or True to keep its input open for `write_stdin`; without it, it reads end-of-file. The
-        rest is as in `exec`; without `timeout_seconds` it runs for as long as its sandbox does. A start whose answer
-        was lost is tried again under the same key, and starts one.
+        `terminal`: the rows and columns of a terminal, which then is its stdin, stdout and stderr (`pty` is for talking
+        with one). The rest is as in `exec`; without `timeout_seconds` it runs for as long as its sandbox does. A start
+        whose answer was lost is tried again under the same key, and starts one.
 
         Raises InvalidRequest, NotFound, Conflict, SandboxLost.
         """
         given = None if isinstance(stdin, bool) else stdin
         order = command(cmd, timeout_seconds=timeout_seconds, cwd=cwd, env=env, user=user, stdin=given)
-        call = making(f"{self._path}/processes", starting(order, open_stdin=stdin is True))
+        call = making(f"{self._path}/processes", starting(order, open_stdin=stdin is True, terminal=terminal))
         return Process(self._client, self._client.fetch_as(ProcessView, call))
 
     def attach(self, id: str) -> Process:

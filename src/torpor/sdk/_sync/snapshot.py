@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Unpack
 
 from torpor.errors import NotFound
 from torpor.sdk._sync.client import Client
 from torpor.sdk.http import FREEZE_SILENCE_S, Call
+from torpor.sdk.making import Making
 from torpor.sdk.orders import Identified, snapshot_filters, snapshot_id
-from torpor.sdk.results import Page, Reach, Verified, reach_of
+from torpor.sdk.results import Page, Reach, Template, Verified, reach_of
 from torpor.sdk.shared import shared_client
 from torpor.wire.public import SnapshotPage, SnapshotView
 
@@ -100,6 +102,14 @@ class Snapshot:
         """
         call = Call("POST", f"/snapshots/{self.id}/verify", repeatable=True, silence_s=FREEZE_SILENCE_S)
         return self._client.fetch_as(Verified, call)
+
+    def to_template(self, name: str, **making: Unpack[Making]) -> Template:
+        """Make a template of it, whose sandboxes begin where it was taken, and return that.
+
+        Raises Conflict if it holds secrets, BuildFailed, and what `client.templates.build` raises.
+        """
+        making["snapshot"] = self.id
+        return self._client.templates.build(name, **making)
 
     def delete(self) -> None:
         """Remove it and give its space back. What was made from it lives on. Deleting it again does nothing."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from torpor.errors import InvalidRequest, NotFound
-from torpor.sdk.body import PIECE_BYTES
+from torpor.sdk.body import PIECE_BYTES, Body
 from torpor.sdk.local import Target, folder_items, replacing
-from torpor.sdk.results import FileEntry, Transferred
+from torpor.sdk.orders import file_query
+from torpor.sdk.results import FileEntry, Tally
 from torpor.sdk.waiting import sync_offload
 
 if TYPE_CHECKING:
@@ -21,29 +22,38 @@ if TYPE_CHECKING:
 _DEFAULT_MODE = 0o644
 
 
-def upload(files: Filesystem, local: str | os.PathLike[str] | IO[bytes], remote: str, user: str | None) -> Transferred:
+def upload(
+    files: Filesystem, local: str | os.PathLike[str] | IO[bytes], remote: str, user: str | None, tally: Tally
+) -> None:
     """Send a file, an open file, or a folder."""
     if not isinstance(local, str | os.PathLike):
-        return Transferred(1, files.write(remote, local, user=user))
+        tally.moved(files.put(Body(local, tally.moving), file_query(remote, user=user)))
+        return
     path = Path(local)
     if sync_offload(path.is_dir):
-        return _upload_folder(files, path, remote, user)
-    return Transferred(1, _upload_file(files, path, remote, user))
+        _upload_folder(files, path, remote, user, tally)
+    else:
+        _upload_file(files, path, remote, user, tally)
 
 
-def download(files: Filesystem, remote: str, local: str | os.PathLike[str] | IO[bytes]) -> Transferred:
+def download(files: Filesystem, remote: str, local: str | os.PathLike[str] | IO[bytes], tally: Tally) -> None:
     """Fetch a file to a path or into an open file, or a folder."""
     if not isinstance(local, str | os.PathLike):
-        return Transferred(1, files.fetch_into(remote, local, restartable=False))
+        tally.moved(files.fetch_into(remote, local, restartable=False, on_fetched=tally.moving))
+        return
     entry = files.stat(remote)
     if entry.is_dir:
-        return _download_folder(files, remote, Path(local))
-    mode = _DEFAULT_MODE if entry.is_symlink else entry.mode
-    return Transferred(1, _download_file(files, remote, Path(local), mode))
+        _download_folder(files, remote, Path(local), tally)
+    else:
+        mode = _DEFAULT_MODE if entry.is_symlink else entry.mode
+        _download_file(files, remote, Path(local), mode, tally)
 
 
-def pour(chunks: Iterator[bytes], sink: IO[bytes], restart: bool) -> int:
-    """Write chunks into an open file, in large pieces, and return how many bytes. `restart`: empty the file first."""
+def pour(chunks: Iterator[bytes], sink: IO[bytes], restart: bool, on_fetched: Callable[[int], object] | None) -> int:
+    """Write chunks into an open file, in large pieces, and return how many bytes. `restart`: empty the file first.
+
+    `on_fetched` is told how many bytes have come so far.
+    """
     if restart:
         sink.seek(0)
         sink.truncate()
@@ -55,60 +65,54 @@ def pour(chunks: Iterator[bytes], sink: IO[bytes], restart: bool) -> int:
         if size >= PIECE_BYTES:
             sync_offload(_write_all, sink, b"".join(held))
             total, size, held = total + size, 0, []
+            if on_fetched is not None:
+                on_fetched(total)
     sync_offload(_write_all, sink, b"".join(held))
     return total + size
 
 
-def _upload_file(files: Filesystem, path: Path, remote: str, user: str | None) -> int:
+def _upload_file(files: Filesystem, path: Path, remote: str, user: str | None, tally: Tally) -> None:
     with path.open("rb", buffering=0) as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        return files.write(remote, file, mode=mode, user=user)
+        tally.moved(files.put(Body(file, tally.moving), file_query(remote, mode=mode, user=user)))
 
 
-def _upload_folder(files: Filesystem, folder: Path, remote: str, user: str | None) -> Transferred:
+def _upload_folder(files: Filesystem, folder: Path, remote: str, user: str | None, tally: Tally) -> None:
     files.mkdir(remote, user=user)
-    count = size = 0
-    skipped: list[str] = []
     for item in folder_items(folder):
         target = f"{remote.rstrip('/')}/{item.name}"
         if item.is_skipped:
-            skipped.append(item.name)
+            tally.skip(item.name)
         elif item.is_dir:
             files.mkdir(target, mode=item.mode, user=user)
         else:
-            size += _upload_file(files, item.path, target, user)
-            count += 1
-    return Transferred(count, size, tuple(skipped))
+            _upload_file(files, item.path, target, user, tally)
 
 
-def _download_file(files: Filesystem, remote: str, path: Path, mode: int) -> int:
+def _download_file(files: Filesystem, remote: str, path: Path, mode: int, tally: Tally) -> None:
     with replacing(path, mode) as file:
-        return files.fetch_into(remote, file, restartable=True)
+        count = files.fetch_into(remote, file, restartable=True, on_fetched=tally.moving)
+    tally.moved(count)
 
 
-def _download_folder(files: Filesystem, remote: str, folder: Path) -> Transferred:
+def _download_folder(files: Filesystem, remote: str, folder: Path, tally: Tally) -> None:
     target = Target(remote, folder)
     target.begin()
-    count = size = 0
-    skipped: list[str] = []
     for entry in files.walk(remote):
         if entry.is_dir:
             target.make_folder(entry)
-        elif (fetched := _download_entry(files, entry, target.place(entry))) is None:
-            skipped.append(entry.path)
+        elif entry.is_symlink:
+            _download_linked(files, entry, target.place(entry), tally)
         else:
-            count, size = count + 1, size + fetched
-    return Transferred(count, size, tuple(skipped))
+            _download_file(files, entry.path, target.place(entry), entry.mode, tally)
 
 
-def _download_entry(files: Filesystem, entry: FileEntry, path: Path) -> int | None:
-    """Fetch one file; None for a link to a folder or to nothing."""
-    if not entry.is_symlink:
-        return _download_file(files, entry.path, path, entry.mode)
+def _download_linked(files: Filesystem, entry: FileEntry, path: Path, tally: Tally) -> None:
+    """Fetch the file that a link points to; one to a folder or to nothing is left out."""
     try:
-        return _download_file(files, entry.path, path, _DEFAULT_MODE)
+        _download_file(files, entry.path, path, _DEFAULT_MODE, tally)
     except (NotFound, InvalidRequest):
-        return None
+        tally.skip(entry.path)
 
 
 def _write_all(sink: IO[bytes], data: bytes) -> None:

@@ -25,6 +25,10 @@ _SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=d
 # a Python and a git at work use 70 MiB.
 _TRANSLATIONS_MIB = 128
 
+# What a bay without a volume shows.
+_EMPTY_BAY_BYTES = 4096
+_BAY_QUEUE = 64
+
 # What a card offers depends on what it is connected to, and a state that was saved with an offer is loaded only where
 # that is made again; so nothing is offered that a tap can do and a hub cannot.
 _OFFLOADS = (
@@ -92,6 +96,7 @@ def qemu_argv(
         *("-global", "migration.send-configuration=off"),
         *(() if loading else _kernel(hardware, accelerator)),
         *_disks(hardware.disks),
+        *_bays(hardware.bays),
         *("-device", "virtio-serial-device"),
         *("-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off"),
         *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
@@ -122,6 +127,33 @@ def _disks(disks: Sequence[Disk]) -> list[str]:
             argv += ["-blockdev", json.dumps(node, ensure_ascii=False)]  # so that a name is found in it as it is
         argv += ["-device", f"virtio-blk-device,drive=disk{number}"]
     return argv
+
+
+def _bays(bays: Sequence[Path | None]) -> list[str]:
+    """Return the options of the bays. A queue is short, as each costs the guest memory."""
+    argv: list[str] = []
+    for number, image in enumerate(bays):
+        name, content = f"bay{number}", f"bay{number}-content"
+        if image is None:
+            content = f"{name}-empty"
+            node: dict[str, object] = {"node-name": content, "driver": "null-co", "size": _EMPTY_BAY_BYTES}
+            node["read-zeroes"] = True
+        else:
+            node = content_node(content, str(image))
+        for each in (node, bay_node(name, content)):
+            argv += ["-blockdev", json.dumps(each, ensure_ascii=False)]
+        argv += ["-device", f"virtio-blk-device,drive={name},serial={name},queue-size={_BAY_QUEUE}"]
+    return argv
+
+
+def bay_node(name: str, content: str) -> dict[str, object]:
+    """Return the node of a bay that shows the content of another node."""
+    return {"node-name": name, "driver": "raw", "file": content, "discard": "unmap"}
+
+
+def content_node(name: str, file: str) -> dict[str, object]:
+    """Return the node of a file that a bay is to show. What its guest flushes is durable: it outlives the machine."""
+    return {"node-name": name, "driver": "file", "filename": file, "discard": "unmap"}
 
 
 def _network(nic: Nic | None, tap: int | None) -> list[str]:

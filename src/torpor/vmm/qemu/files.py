@@ -67,10 +67,12 @@ class Files:
     def hardware(self, hardware: Hardware, *, loading: bool) -> Hardware:
         """Return the hardware with its files named as QEMU gets them. Raises OSError."""
         disks = tuple(self._disk(disk) for disk in hardware.disks)
+        bays = tuple(None if image is None else self.handed(image, os.O_RDWR) for image in hardware.bays)
+        hardware = dataclasses.replace(hardware, disks=disks, bays=bays)
         if loading:  # its kernel is in its memory
-            return dataclasses.replace(hardware, disks=disks)
+            return hardware
         kernel, initrd = self.shown(hardware.kernel, "kernel"), self.shown(hardware.initrd, "initrd")
-        return dataclasses.replace(hardware, disks=disks, kernel=kernel, initrd=initrd)
+        return dataclasses.replace(hardware, kernel=kernel, initrd=initrd)
 
     def _disk(self, disk: Disk) -> Disk:
         overlay = None if disk.overlay is None else self.handed(disk.overlay, os.O_RDWR)

@@ -80,6 +80,18 @@ class QemuMachine:
         except OSError as error:
             raise SandboxLost(f"the machine of {self._place.name} does not answer: {error}") from error
 
+    async def attach(self, bay: int, image: Path) -> None:
+        not_attached = f"the volume {image.name} was not attached to {self._place.name}"
+        try:
+            with image.open("r+b", buffering=0) as file:
+                async with asyncio.timeout(_MONITOR_TIMEOUT_S):
+                    size = file.seek(0, os.SEEK_END)
+                    await self._monitor.attach(f"bay{bay}", file.fileno(), size)
+        except MonitorLost as error:
+            raise SandboxLost(f"the machine of {self._place.name} does not answer: {_said(error)}") from error
+        except (OSError, MonitorRefused) as error:  # a TimeoutError is an OSError
+            raise RestoreFailed(f"{not_attached}: {_said(error)}") from error
+
     async def pause(self) -> None:
         await self._ask("stop", FreezeFailed)
 

@@ -14,6 +14,7 @@ from qemu.qmp import EventListener, ExecuteError, QMPClient, QMPError
 from torpor.kit.race import Overtaken, race
 from torpor.kit.shielded import shielded
 from torpor.kit.sockets import connect_to
+from torpor.vmm.qemu.argv import bay_node, content_node
 
 # The library reports every lost connection at warning level; a machine's end is no news to whoever closes it.
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
@@ -76,6 +77,17 @@ class Monitor:
         finally:
             with contextlib.suppress(MonitorLost, MonitorRefused):
                 await shielded(self.execute("remove-fd", **{"fdset-id": lent}))
+
+    async def attach(self, bay: str, descriptor: int, size: int) -> None:
+        """Let a bay show a file of so many bytes, which QEMU gets by a descriptor and keeps.
+
+        What is loaded has its disks only once it has run. Raises MonitorRefused if that cannot be.
+        """
+        lent = await self._lend(descriptor)
+        content = f"{bay}-content"
+        await self.execute("blockdev-add", **content_node(content, f"/dev/fdset/{lent}"))
+        await self.execute("blockdev-reopen", options=[bay_node(bay, content)])
+        await self.execute("block_resize", **{"node-name": bay, "size": size})  # which tells the guest
 
     async def _lend(self, descriptor: int) -> int:
         """Give QEMU a descriptor, and return the number of the set that it has it in."""

@@ -1,0 +1,1 @@
+"""Making templates: from recipes, images, archives, Dockerfiles and snapshots."""

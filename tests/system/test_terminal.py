@@ -1,0 +1,144 @@
+"""Terminals on real guests: from Python, on a WebSocket, and on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+from websockets.asyncio.client import connect
+
+from real_terminal import on_terminal
+from running_server import RunningServer
+from torpor import Pty, Sandbox
+
+PATIENCE_S = 60
+
+
+def until(shell: Pty, text: bytes, shown: bytes = b"") -> bytes:
+    """Read until a text is shown, and return what was shown after it."""
+    while text not in shown:
+        piece = shell.read(timeout=PATIENCE_S)
+        assert piece, shown
+        shown += piece
+    return shown.partition(text)[2]
+
+
+def test_sizes_follow_sigwinch_is_delivered_and_ctrl_c_ends_a_sleep(sandbox: Sandbox) -> None:
+    with sandbox.pty(env={"PS1": "# "}) as shell:
+        rest = until(shell, b"# ")
+        shell.write("stty size\r")
+        rest = until(shell, b"24 80\r\n", rest)
+        shell.write("trap 'echo changed' WINCH\r")
+        rest = until(shell, b"WINCH\r\n", rest)
+        for rows, cols in ((43, 132), (30, 90)):
+            shell.resize(rows, cols)
+            shell.write("stty size\r")
+            rest = until(shell, b"%d %d\r\n" % (rows, cols), rest)
+        shell.write("echo now; exec 3>&1; sh -c 'echo begun; exec sleep 600'\r")
+        rest = until(shell, b"begun\r\n", rest)
+        shell.write("\x03")
+        rest = until(shell, b"# ", until(shell, b"^C", rest))
+        shell.write("echo code $?\r")
+        rest = until(shell, b"code 130\r\n", rest)
+        shell.write("tty; ps -o tty= -p $$; echo $TERM; exit 7\r")
+        shown = rest + b"".join(shell)
+    assert b"/dev/pts/" in shown
+    assert b"xterm-256color" in shown
+    assert shell.exit_code == 7
+
+
+def test_what_was_changed_is_told_by_sigwinch(sandbox: Sandbox) -> None:
+    with sandbox.pty(
+        ["/bin/bash", "-c", "trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.1; done"]
+    ) as one:
+        rest = until(one, b"ready\r\n")
+        one.resize(11, 22)
+        assert b"11 22\r\n" in rest + b"".join(one)
+    assert one.exit_code == 3
+
+
+def test_a_terminal_sleeps_in_the_middle_and_goes_on(fresh_sandbox: Sandbox) -> None:
+    with fresh_sandbox.pty(env={"PS1": "# "}) as shell:
+        rest = until(shell, b"# ")
+        shell.write("read -r line\r")
+        rest = until(shell, b"line\r\n", rest)
+        shell.write("half ")
+        fresh_sandbox.hibernate()
+        shell.write("and half\r")  # which wakes it
+        assert fresh_sandbox.refresh().state == "running"
+        rest = until(shell, b"# ", rest)
+        shell.write('echo "<$line>"; exit\r')
+        assert b"<half and half>\r\n" in rest + b"".join(shell)
+
+
+def test_a_program_that_writes_without_end_waits_for_who_looks_and_for_nobody_goes_on(sandbox: Sandbox) -> None:
+    shell = sandbox.pty("seq 1 400000; echo done; exec sleep 600")
+    shown = until(shell, b"\r\n1000\r\n")
+    assert b"done" not in shown
+    until(shell, b"done\r\n", shown)
+    shell.close()
+    with sandbox.pty("seq 1 400000; exec cat") as other:
+        while (info := sandbox.attach(other.id).info).stdout_start == 0:  # the oldest is dropped, and it goes on
+            pass
+        assert info.stdout_bytes - info.stdout_start <= 1024 * 1024 + 65536
+
+
+async def on_websocket(server: RunningServer, sandbox: str) -> tuple[bytes, list[dict[str, object]]]:
+    url = f"{server.url.replace('http', 'ws', 1)}/v1/sandboxes/{sandbox}"
+    headers = {"authorization": f"Bearer {server.key}"}
+    shown, said = b"", []
+    async with asyncio.timeout(PATIENCE_S):
+        async with connect(f"{url}/ssh?rows=24&cols=80", additional_headers=headers, proxy=None) as line:
+            await line.send(b"stty size; exit 5\r")
+            async for message in line:
+                if isinstance(message, bytes):
+                    shown += message
+                else:
+                    said.append(json.loads(message))
+        async with connect(f"{url}/exec/ws", additional_headers=headers, proxy=None) as line:
+            await line.send(json.dumps({"cmd": "wc -c"}))
+            for _ in range(64):
+                await line.send(bytes(64 * 1024))
+            await line.send('{"type": "eof"}')
+            said += [json.loads(message) async for message in line]
+    return shown, said
+
+
+def test_a_terminal_and_a_command_on_websockets(server: RunningServer, sandbox: Sandbox) -> None:
+    shown, said = asyncio.run(on_websocket(server, sandbox.id))
+    assert b"24 80\r\n" in shown
+    assert said[0] == {"exit": 5}
+    assert [one["data"] for one in said if one.get("type") == "stdout"] == ["4194304\n"]
+    assert (said[-1]["type"], said[-1]["exit_code"]) == ("exit", 0)
+
+
+def command(server: RunningServer, *words: str) -> tuple[list[str], dict[str, str]]:
+    env = {**os.environ, "TORPOR_API": server.url, "TORPOR_API_KEY": server.key, "TERM": "xterm"}
+    return [sys.executable, "-m", "torpor.cli", *words], env
+
+
+def test_the_command_line_on_a_terminal(server: RunningServer, sandbox: Sandbox) -> None:
+    with on_terminal(*command(server, "shell", sandbox.id), rows=30, cols=100) as terminal:
+        terminal.until(b"# ")
+        terminal.type(b"stty size\r")
+        terminal.until(b"30 100\r\n")
+        terminal.resize(43, 132)
+        terminal.type(b"until [ \"$(stty size)\" = '43 132' ]; do sleep 0.1; done; echo resi''zed\r")
+        terminal.until(b"resized\r\n")
+        terminal.type(b"sh -c 'echo begun; exec sleep 600'\r")
+        terminal.until(b"begun\r\n")
+        terminal.type(b"\x03")
+        terminal.until(b"# ")
+        terminal.type(b"exit 7\r")
+        assert terminal.wait() == 7
+
+
+def test_stdin_is_passed_on_however_much_it_is(server: RunningServer, sandbox: Sandbox) -> None:
+    data = os.urandom(1024 * 1024) * 20
+    argv, env = command(server, "exec", "-i", sandbox.id, "sha256sum")
+    ran = subprocess.run(argv, env=env, input=data, capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout.split()[0].decode()) == (0, hashlib.sha256(data).hexdigest())
