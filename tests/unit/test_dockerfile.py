@@ -17,7 +17,7 @@ def planned(text: str, ground: Ground | None = None, **arguments: str) -> Plan:
 
 
 def runs(text: str, **arguments: str) -> list[RunStep]:
-    return [step for step in planned(text, **arguments).steps if isinstance(step, RunStep)]
+    return [step for step in planned(text, None, **arguments).steps if isinstance(step, RunStep)]
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ async def _swept(plane: Plane, sandbox: Sandbox) -> None:
 async def _works(plane: Plane, sandbox: Sandbox) -> bool:
     """Tell whether a command runs in a sandbox, which nobody may be listening to. Raises HostUnreachable.
 
-    The interpreter of a code context only counts while it runs a cell, and a terminal not at all that nobody looks at: a
-    shell waits on it for as long as it is there.
+    The interpreter of a code context only counts while it runs a cell, and a terminal that nobody looks at not at all:
+    a shell waits on it for as long as it is there.
 
     One that is paused cannot be asked. Nothing is lost if it is put to sleep; but it is not deleted unheard.
     """

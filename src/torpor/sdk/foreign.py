@@ -21,7 +21,9 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{8,12}")
 _LONGEST_WAIT_S = 60.0
 _LISTING = {
     "sandbox": "`torpor list`",
-    "snapshot": "`torpor snapshots`", "template": "`torpor template list`", "build": "`torpor template builds`",
+    "snapshot": "`torpor snapshots`",
+    "template": "`torpor template list`",
+    "build": "`torpor template builds`",
     "volume": "`torpor volume list`",
 }
 # What a pattern means, for people.
