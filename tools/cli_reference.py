@@ -17,6 +17,7 @@ NOT_RUN = {
     "sudo torpor serve": "it runs until it is stopped; `torpor up` is the same in the background",
     "sudo torpor up": "a server runs already; other pages start one",
     "sudo torpor down": "the next examples need the server; other pages stop one",
+    "torpor exec -it": "it wants a terminal; a test of its own has one",
     "torpor bench": "it takes minutes; a test of its own runs it",
     "torpor template build tools": "there is no such image",
     "torpor template build app": "there is no such project",

@@ -176,3 +176,9 @@ async def test_a_large_file_goes_through_in_small_pieces(rig: Rig) -> None:
     answer = await send_form(rig, pieces())
     assert answer.status_code == 202, answer.text
     assert len(rig.host.builds.files[answer.json()["id"]]["rootfs.tar"]) == 200 * 65536
+
+
+async def test_folders_are_bounded_as_files_are(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_body, "MAX_CONTEXT_FILES", 3)
+    answer = await send_form(rig, form(file_part("a/b/c/d", b"x"), fields=FIELDS))
+    assert (answer.status_code, answer.json()["error"]) == (413, "a context may have 3 folders")

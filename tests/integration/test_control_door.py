@@ -141,7 +141,7 @@ async def test_a_bug_is_an_unknown_outcome_without_a_word_of_the_inside() -> Non
 
 async def test_templates_are_listed_shown_and_removed(rig: Rig) -> None:
     listed = (await rig.http.get("/v1/templates")).json()["items"]
-    assert [item["name"] for item in listed] == ["base", "agent"]
+    assert [item["name"] for item in listed] == ["agent", "base"]
     shown = (await rig.http.get("/v1/templates/agent")).json()
     assert (shown["name"], shown["memory_mb"]) == ("agent", 512)
     assert (await rig.http.delete("/v1/templates/agent")).status_code == 204

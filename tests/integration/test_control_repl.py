@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -346,6 +347,30 @@ async def test_what_another_program_writes_in_the_interpreters_place_is_told_and
     assert "nothing that one says" in body["error"]
     status, body = await ctx.refused("1")
     assert status == 410
+
+
+async def test_what_is_shown_beyond_all_bounds_is_left_out(rig: Rig, made: str) -> None:
+    ctx = await context(rig, made)
+    forged = """
+import sys
+frame = sys._getframe()
+while not hasattr(frame.f_locals.get("self"), "_say"):
+    frame = frame.f_back
+for _ in range(5):
+    frame.f_locals["self"]._say({"result": {"text/plain": "x" * 9_000_000}})
+"""
+    told = await ctx.run(forged)
+    assert (len(told["results"]), told["truncated"]) == (3, True)
+
+
+async def test_an_interpreter_that_nobody_is_told_of_is_ended(rig: Rig, made: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello', flush=True)")
+    path = f"/v1/sandboxes/{made}/repl/sessions"
+    answer = await rig.http.post(path, json={"env": {"PYTHONPATH": str(tmp_path)}})
+    assert (answer.status_code, answer.json()["code"]) == (500, "failed")
+    (job,) = rig.host.machines[made].jobs.values()
+    await rig.http.get(f"/v1/sandboxes/{made}/processes/{job.order.job}/stream")  # to its end
+    assert (await rig.http.get(path)).json()["items"] == []
 
 
 async def test_a_context_is_a_process_that_is_told_apart(rig: Rig, made: str) -> None:

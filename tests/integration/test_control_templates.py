@@ -11,7 +11,8 @@ import pytest
 
 from build_rig import BUILD, BUILDS, IMAGE, building, order, wait_status
 from control_rig import Rig, control_rig
-from torpor.errors import RestoreFailed
+from torpor.control.service.templates import naming
+from torpor.errors import Busy, NotFound, RestoreFailed
 from torpor.model.builds import is_private
 from torpor.model.ids import BuildId
 from two_workspaces import new_key
@@ -177,3 +178,10 @@ async def test_a_template_that_is_replaced_under_a_create_is_worth_another_try(t
     answer = await creating
     assert (answer.status_code, answer.json()["code"]) == (503, "busy")
     assert "replaced or removed just now" in answer.json()["error"]
+
+
+def test_only_a_template_that_its_host_has_not_was_replaced_just_now() -> None:
+    with pytest.raises(Busy, match="template 'tools' was replaced"), naming("tpl-1", "tools"):
+        raise NotFound("there is no template 'tpl-1'")
+    with pytest.raises(NotFound, match="the file of the volume"), naming("tpl-1", "tools"):
+        raise NotFound("the file of the volume vol-1 is not on this host")

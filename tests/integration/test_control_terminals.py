@@ -185,6 +185,33 @@ async def test_a_command_whose_client_is_gone_is_killed_unless_it_came_with_a_ke
         assert (order.hangup_s is None) == bool(headers)
 
 
+async def test_what_is_typed_first_may_be_any_json(ports: PortsRig, sandbox: str) -> None:
+    async with opened(ports, sandbox, "pty") as line:
+        await screen(line, b"$ ")
+        await line.send('{"type": ["stdin"]}\r')
+        await screen(line, b'{"type": ["stdin"]}\r\n')
+
+
+async def test_one_who_has_heard_of_a_command_goes_on_with_it_and_starts_no_other(
+    ports: PortsRig, sandbox: str
+) -> None:
+    async def heard(stdout_from: int, **headers: str) -> tuple[list[Any], int, str]:
+        async with opened(ports, sandbox, "exec/ws", **headers) as line:
+            await line.send(json.dumps({"cmd": "echo hello", "stdout_from": stdout_from}))
+            return await rest(line)
+
+    key = {"idempotency-key": "k-1"}
+    said, code, _ = await heard(2, **key)
+    assert (said[0]["code"], code, ports.rig.host.machines[sandbox].jobs) == ("not_found", 1008, {})
+    await heard(0, **key)
+    said, code, _ = await heard(2, **key)
+    assert ("".join(one["data"] for one in said if one["type"] == "stdout"), code) == ("llo\n", 1000)
+    said, code, reason = await heard(7, **key)
+    assert (said[0]["code"], code, "from 0 to 6" in reason) == ("invalid_request", 1008, True)
+    said, _, _ = await heard(2)  # without a key it is another command, which is new
+    assert "".join(one["data"] for one in said if one["type"] == "stdout") == "hello\n"
+
+
 async def test_a_sandbox_that_sleeps_is_woken_and_one_with_an_open_terminal_is_in_use(
     ports: PortsRig, sandbox: str
 ) -> None:
@@ -243,6 +270,7 @@ async def test_a_strangers_sandbox_is_not_there_and_a_foreign_page_gets_nothing(
         ("json", "[1]", 1003, "JSON object"),
         ("json", "[" * 100_000, 1003, "JSON object"),
         ("json", '{"type": "fly"}', 1008, "type has to be one of"),
+        ("json", '{"type": ["stdin"]}', 1008, "type has to be one of"),
         ("json", '{"type": "stdin"}', 1008, "data"),
         ("json", '{"type": "stdin", "data": "!", "encoding": "base64"}', 1008, "base64"),
         ("json", '{"type": "stdin", "data": "\\ud800"}', 1008, "surrogate"),

@@ -26,6 +26,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/sandboxes/{id}/exec/stream": {"json": {"cmd": "true"}},
     "POST /v1/sandboxes/{id}/processes": {"json": {"cmd": "true"}},
     "POST /v1/sandboxes/{id}/rollback": {"json": {"snapshot": "snp-1111111111111111"}},
+    "POST /v1/sandboxes/{id}/processes/{pid}/resize": {"json": {"rows": 24, "cols": 80}},
+    "POST /v1/sandboxes/{id}/fork-tree": {"json": {"count": 2}},
+    "POST /v1/sandboxes/{id}/promote": {"json": {"cleanup_siblings": True}},
+    "POST /v1/sandboxes/{id}/repl/sessions": {"json": {"language": "python"}},
+    "POST /v1/sandboxes/{id}/repl/sessions/{sid}/run": {"json": {"code": "1"}},
+    "POST /v1/sandboxes/{id}/repl/sessions/{sid}/run/stream": {"json": {"code": "1"}},
     "POST /v1/sandboxes/{id}/processes/{pid}/signal": {"json": {"signal": "SIGTERM"}},
     "POST /v1/sandboxes/{id}/processes/{pid}/stdin": {"content": b"x"},
     "PUT /v1/sandboxes/{id}/fs": {"params": {"path": "/work/x"}, "content": b"x"},
@@ -60,7 +66,8 @@ async def two() -> AsyncIterator[Two]:
 def filled(path: str, two: Two) -> str:
     """Return a path with our ids in the place of its names; one that is not known here fails the test."""
     id = two.ours.snapshot if path.startswith("/v1/snapshots/") else two.ours.sandbox
-    return path.format(id=id, pid=two.ours.process, port=8080)
+    ours = two.ours
+    return path.format(id=id, pid=ours.process, port=8080, sid=ours.context, name=ours.volume, build=ours.build)
 
 
 async def calls_of(two: Two) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from torpor.host import builds_api
 from torpor.host.bake import the_only_bake
 from torpor.host.builds_api import sweep_builds
 from torpor.model.ids import new_build_id, new_sandbox_id, new_snapshot_id
+from torpor.storage import room
 from torpor.wire.builds import News
 from torpor.wire.errors import ErrorBody
 from torpor.wire.public import TemplateView
@@ -153,6 +154,7 @@ async def test_a_transfer_that_breaks_off_leaves_nothing(client: httpx2.AsyncCli
         ({"template": "a", "source": {"kind": "snapshot", "snapshot": "x"}, "cpu": 2}, "has the snapshot's size"),
         ({"template": "a", "source": {"kind": "rootfs"}, "cpu": 1000}, "at most 16 processors"),
         ({"template": "a", "source": {"kind": "rootfs"}, "memory_mb": 1}, "memory_mb"),
+        ({"template": "a", "source": {"kind": "rootfs"}, "disk_gb": 65}, "at most 64 GiB"),
         ({"template": "a"}, "source"),
     ],
 )
@@ -214,3 +216,39 @@ async def test_a_start_removes_what_an_earlier_host_agent_has_left_of_builds(rig
     assert list(rig.layout.builds.iterdir()) == []
     left = [*rig.layout.images.iterdir(), *rig.layout.templates.iterdir()]
     assert not [entry for entry in left if entry.name.startswith(".")]
+
+
+async def test_a_build_that_takes_too_long_is_ended(rig: HostRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builds_api, "_MINUTE_S", 0)
+    monkeypatch.setattr(builds_api, "_LOOK_EVERY_S", 0)
+    async with rig.client() as client:
+        _, snapshot = await snapshot_of(client)
+        news = await built(client, url(), {"kind": "snapshot", "snapshot": snapshot})
+        assert news[-1].error is not None
+        assert "has not ended within 120 minutes" in news[-1].error.error
+        assert [each["name"] for each in (await client.get(f"{ROOT}/templates")).json()["items"]] == [BASE]
+
+
+async def test_a_build_that_leaves_less_than_the_reserve_is_ended(
+    rig: HostRig, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, snapshot = await snapshot_of(client)
+    monkeypatch.setattr(builds_api, "_LOOK_EVERY_S", 0)
+    monkeypatch.setattr(room, "free_and_total", lambda _place: (0, 1 << 40))
+    news = await built(client, url(), {"kind": "snapshot", "snapshot": snapshot})
+    assert news[-1].error is not None
+    assert news[-1].error.code == "out_of_space"
+
+
+async def test_of_logs_of_workspaces_builds_the_newest_are_kept(
+    rig: HostRig, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds_api, "_LOGS_KEPT", 2)
+    for age, name in enumerate(("tools", "tpl-a", "tpl-b", "tpl-c")):
+        (rig.layout.logs / f"bake-{name}.log").touch()
+        os.utime(rig.layout.logs / f"bake-{name}.log", (age, age))
+    await built(client, url(), {"kind": "snapshot", "snapshot": new_snapshot_id()})
+    kept = {path.name for path in rig.layout.logs.glob("bake-*")} & {
+        f"bake-{name}.log" for name in ("tools", "tpl-a", "tpl-b", "tpl-c")
+    }
+    assert kept == {"bake-tools.log", "bake-tpl-b.log", "bake-tpl-c.log"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,11 @@ from torpor import (
     Retry,
     Sandbox,
 )
+from torpor.sdk.execution import Running, Watching, cell
+from torpor.sdk.sse import Event
 from torpor.testing.host import FakeHost
 from torpor.testing.server import running_server
+from torpor.wire.repl import CellEnd
 
 HASTY = Retry(attempts=5, first_delay_s=0.0, longest_delay_s=0.0)
 
@@ -130,6 +134,40 @@ def test_who_fails_on_a_piece_interrupts_the_cell(sandbox: Sandbox) -> None:
         with pytest.raises(ValueError, match="begun"):
             ctx.run("print('begun')\nimport time\ntime.sleep(600)", on_stdout=fail)
         assert ctx.run("1").text == "1"
+
+
+def test_an_error_of_a_callbacks_own_interrupts_the_cell_whatever_it_is(sandbox: Sandbox) -> None:
+    def fail(text: str) -> None:
+        raise NotFound(text)
+
+    with sandbox.code_context() as ctx:
+        with pytest.raises(NotFound, match="begun"):
+            ctx.run("print('begun')\nimport time\ntime.sleep(600)", on_stdout=fail)
+        assert ctx.run("1").text == "1"
+
+
+def test_run_code_begins_anew_after_a_context_that_could_not_be_made(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(InterpreterLost, match="code 3"):
+        sandbox.run_code("1")
+    monkeypatch.delenv("PYTHONPATH")
+    assert sandbox.run_code("1").text == "1"
+
+
+def test_what_is_shown_beyond_all_bounds_is_handed_on_and_not_kept() -> None:
+    shown: list[Result] = []
+    running = Running("/path", cell("1", None), Watching(on_result=shown.append))
+    for part in ("a", "b", "c"):
+        event = Event("result", json.dumps({"data": {"text/plain": part * 15_000_000}}).encode())
+        for callback, piece in running.take(event):
+            callback(piece)
+    told = running.execution(CellEnd(exit=0, duration_ms=1, execution_count=1))
+    assert (len(shown), len(told.results), told.truncated) == (3, 2, True)
+    running.call()
+    assert list(running.take(event)) == []  # it is told again from the beginning
 
 
 def test_bad_input_is_refused_before_anything_is_sent(sandbox: Sandbox) -> None:

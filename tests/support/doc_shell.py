@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ class DocShell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         self._send(_PROLOGUE)
 
@@ -50,7 +52,7 @@ class DocShell:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bash.terminate()
+        os.killpg(self._bash.pid, signal.SIGKILL)  # a command that does not end, too
         self._bash.communicate(timeout=10)
 
     def run(self, command: Command, *, asks_code: bool = False) -> None:

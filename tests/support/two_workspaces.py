@@ -17,16 +17,21 @@ OURS, THEIRS = "ours", "theirs"
 
 @dataclass(frozen=True)
 class Possessions:
-    """What one workspace has: a running sandbox, a checkpoint of it, a process in it."""
+    """What one workspace has: a running sandbox, a checkpoint of it, a process and a code context in it, a volume, and
+    a build of a template.
+    """
 
     sandbox: str
     snapshot: str
     process: str
+    context: str
+    volume: str
+    build: str
     key: str
 
     def all(self) -> tuple[str, ...]:
         """Return every id of it."""
-        return (self.sandbox, self.snapshot, self.process)
+        return (self.sandbox, self.snapshot, self.process, self.context, self.volume, self.build)
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,10 @@ async def _possessions(rig: Rig, workspace: str) -> Possessions:
     sandbox = (await post("/v1/sandboxes", name=name, metadata={"of": workspace}, persistent=True))["id"]
     snapshot = (await post(f"/v1/sandboxes/{sandbox}/snapshots", name=name))["id"]
     process = (await post(f"/v1/sandboxes/{sandbox}/processes", cmd="cat", open_stdin=True))["id"]
-    return Possessions(sandbox, snapshot, process, key)
+    context = (await post(f"/v1/sandboxes/{sandbox}/repl/sessions", language="python"))["id"]
+    await post("/v1/volumes", name=f"volume-{workspace}", size_mb=16)
+    build = (await post("/v1/templates/build", name=f"template-{workspace}", from_snapshot=snapshot))["id"]
+    return Possessions(sandbox, snapshot, process, context, f"volume-{workspace}", build, key)
 
 
 @asynccontextmanager

@@ -76,12 +76,13 @@ def test_a_terminal_sleeps_in_the_middle_and_goes_on(fresh_sandbox: Sandbox) -> 
 
 
 def test_a_program_that_writes_without_end_waits_for_who_looks_and_for_nobody_goes_on(sandbox: Sandbox) -> None:
-    shell = sandbox.pty("seq 1 400000; echo done; exec sleep 600")
-    shown = until(shell, b"\r\n1000\r\n")
+    letters = r"head -c 2000000 /dev/zero | tr '\0' a"
+    shell = sandbox.pty(f"{letters}; echo done; exec sleep 600")
+    shown = until(shell, b"a" * 1000)
     assert b"done" not in shown
     until(shell, b"done\r\n", shown)
     shell.close()
-    with sandbox.pty("seq 1 400000; exec cat") as other:
+    with sandbox.pty(f"{letters}; exec cat") as other:
         while (info := sandbox.attach(other.id).info).stdout_start == 0:  # the oldest is dropped, and it goes on
             pass
         assert info.stdout_bytes - info.stdout_start <= 1024 * 1024 + 65536
@@ -142,3 +143,12 @@ def test_stdin_is_passed_on_however_much_it_is(server: RunningServer, sandbox: S
     argv, env = command(server, "exec", "-i", sandbox.id, "sha256sum")
     ran = subprocess.run(argv, env=env, input=data, capture_output=True, check=False)
     assert (ran.returncode, ran.stdout.split()[0].decode()) == (0, hashlib.sha256(data).hexdigest())
+
+
+def test_a_program_that_throws_away_what_was_typed_before_it_began_hears_of_the_end_all_the_same(
+    server: RunningServer, sandbox: Sandbox
+) -> None:
+    code = "import sys, termios; print('up'); termios.tcflush(0, termios.TCIFLUSH); sys.exit(3 + len(sys.stdin.read()))"
+    argv, env = command(server, "exec", "-it", sandbox.id, "python3", "-c", code)
+    ran = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (ran.returncode, ran.stdout) == (3, b"up\r\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,57 @@ def test_the_digest_is_of_names_modes_and_content(folder: Path) -> None:
     changed = Context(folder).digest(copy("src"))
     (folder / "src" / "main.py").write_text("other")
     assert len({before, changed, Context(folder).digest(copy("src"))}) == 3
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern of `*`, `**` and plain characters matches, by trying everything."""
+    if not pattern:
+        return not path
+    if pattern.startswith("**/"):
+        rest = path
+        while not matches(pattern[3:], rest):
+            _, slash, rest = rest.partition("/")
+            if not slash:
+                return False
+        return True
+    if pattern.startswith("**"):
+        return any(matches(pattern[2:], path[at:]) for at in range(len(path) + 1))
+    if pattern.startswith("*"):
+        return any(matches(pattern[1:], path[at:]) for at in range(len(path.partition("/")[0]) + 1))
+    return path[:1] == pattern[0] and matches(pattern[1:], path[1:])
+
+
+def test_patterns_mean_the_same_as_when_everything_is_tried() -> None:
+    chance = random.Random(7)
+    for _ in range(4000):
+        parts = [chance.choice(["**", "a", "b", "*", "a*", "*b", "*a*b", "ab", "a*b*"]) for _ in range(4)]
+        pattern = "/".join(parts[: chance.randint(1, 4)])
+        path = "/".join("".join(chance.choices("ab", k=chance.randint(1, 4))) for _ in range(chance.randint(1, 4)))
+        assert (matcher(pattern).fullmatch(path) is not None) is matches(pattern, path), (pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("*a" * 40 + "b", "a" * 200), ("**/a/" * 40 + "b", "a/" * 200 + "c"), ("**a" * 40 + "b", "a" * 200)],
+)
+def test_a_pattern_that_means_harm_is_answered_soon(pattern: str, path: str) -> None:
+    began = time.process_time()
+    assert matcher(pattern).fullmatch(path) is None
+    assert time.process_time() - began < 5  # trying everything would take longer than anybody lives
+
+
+def test_a_copy_of_everything_without_a_context_is_refused_with_the_line(tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "none"):
+        with pytest.raises(InvalidRequest, match=r"line 3: '\.' is not in the context"):
+            Context(folder).brought(copy("."))
+
+
+def test_a_step_that_names_everything_again_and_again_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidRequest, match="line 3: more than 20000"):
+        Context(folder).brought(copy(*["."] * 10_000))
+
+
+def test_a_dockerignore_that_is_too_long_makes_no_sense(folder: Path) -> None:
+    (folder / ".dockerignore").write_text("a" * 300_000)
+    with pytest.raises(ValueError, match="more than 262144 bytes"):
+        Context(folder)

@@ -194,6 +194,8 @@ async def test_a_database_from_before_networks_and_secrets_says_that_there_were_
     assert (sandbox.network, sandbox.guest_ip) == (NO_NETWORK, None)
     assert (sandbox.secret_names, sandbox.has_own_secrets) == ((), False)
     assert (snapshot.network, snapshot.secret_names) == (NO_NETWORK, ())
+    assert (sandbox.volumes, snapshot.volumes, await store.with_volumes(HERE)) == ((), (), [])
+    assert (await store.builds(HERE), await store.own_templates(None), await store.every_volume()) == ([], [], [])
     await store.aclose()
 
 

@@ -161,3 +161,14 @@ def test_user_and_folder_hold_for_what_comes_after() -> None:
 def test_a_command_of_its_own_is_started_and_the_base_s_is_not(text: str, start: tuple[str, ...]) -> None:
     ground = Ground(Defaults(), ("base-entry",), ("base-command",))
     assert planned(f"FROM x\n{text}", ground).start == start
+
+
+@pytest.mark.parametrize("line", ["ENV X=$X$X", "ARG X=$X$X", "ENV X ${X:-a}$X$X", "WORKDIR $X$X"])
+def test_values_that_double_with_every_line_are_refused_before_they_fill_the_host_s_memory(line: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"line \d+: .*(more|longer) than 65536 characters"):
+        planned("FROM base\nENV X=aaaaaaaa\nARG X=aaaaaaaa\n" + f"{line}\nENV X=$X$X$X\n" * 400)
+
+
+def test_all_variables_together_have_a_bound() -> None:
+    with pytest.raises(InvalidRequest, match="line 4: ENV makes the variables longer than 65536"):
+        planned("FROM base\n" + "".join(f"ENV X{number}={'a' * 25_000}\n" for number in range(3)))

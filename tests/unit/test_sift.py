@@ -168,3 +168,13 @@ def test_a_manifest_cannot_name_a_file_outside(tmp_path: Path) -> None:
         (layout / "index.json").write_text(json.dumps({"manifests": [{"digest": digest}]}))
         with pytest.raises(Unfit, match="digest"):
             sift_layout(layout, out, Bounds(GENEROUS, 100))
+
+
+def test_what_comes_behind_the_end_of_an_archive_or_is_left_out_is_bounded_too(tmp_path: Path) -> None:
+    blob, out = tmp_path / "blob", tmp_path / "out"
+    (out / "blobs" / "sha256").mkdir(parents=True)
+    pipes = archive_of(*(a_file(str(number), type=tarfile.FIFOTYPE) for number in range(500)))
+    for data in (archive_of(a_file("a", b"x")) + bytes(1_000_000), pipes):
+        blob.write_bytes(gzip.compress(data))
+        with pytest.raises(Unfit, match="far more in it than its files"):
+            sift_layer(blob, out, Bounds(8192, 10), digest=None, diff_id=None)

@@ -29,6 +29,8 @@ _AGAIN_S = 0.5
 # Whoever leaves waits for so long for what was still to be shown, in seconds.
 _LEAVE_S = 5.0
 _END_OF_INPUT = b"\x04"
+# How often it is said, in seconds: what was typed before a program set its terminal up may have been thrown away.
+_TOLD_AGAIN_S = 2.0
 _RESIZED, _ENDED = b"r", b"e"
 
 
@@ -148,13 +150,17 @@ class _Joined:
 
     def _pass_keys(self) -> None:
         """Type what is typed here, until the terminal in the sandbox has ended or the person leaves."""
+        has_ended = False  # what was piped in
         while not self._escapes.has_left:
             reading = [self._bell] if self._keys is None else [self._bell, self._keys]
-            ready, _, _ = select.select(reading, [], [])
+            ready, _, _ = select.select(reading, [], [], _TOLD_AGAIN_S if has_ended else None)
+            if not ready:
+                self._type(_END_OF_INPUT)
             if self._bell in ready and self._heard_end():
                 return
             if self._keys is not None and self._keys in ready:
                 self._pass_some(self._keys)
+                has_ended = self._keys is None and not self._is_terminal
 
     def _pass_some(self, source: int) -> None:
         keys = os.read(source, _KEYS)

@@ -35,6 +35,7 @@ from torpor.storage.images import Images, digest_of
 from torpor.storage.layout import Layout
 from torpor.storage.room import MIB
 from torpor.storage.templates import Templates
+from torpor.storage.trees import LARGEST_GIB
 from torpor.storage.volume import ensure_room, use_volume
 from torpor.vmm.qemu.survivors import QemuSurvivors
 from torpor.wire.builds import (
@@ -121,6 +122,8 @@ def check(order: BuildOrder) -> None:
         raise InvalidRequest("a template of a snapshot begins in its midst, so there is nothing to be started")
     if (order.cpu or 1) > _MOST_CPUS or (order.memory_mb or 1) > _MOST_MEMORY_MIB:
         raise InvalidRequest(f"a machine has at most {_MOST_CPUS} processors and {_MOST_MEMORY_MIB} MiB of memory")
+    if (order.disk_gb or 1) > LARGEST_GIB:
+        raise InvalidRequest(f"a disk has at most {LARGEST_GIB} GiB")
     if os.geteuid() != 0:
         raise Forbidden("templates are baked by root, who alone can make a root file system", hint="use sudo")
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from torpor.errors import Busy, Conflict, InvalidRequest, NotFound, OutcomeUnknown, OutOfSpace, TorporError
+from torpor.errors import Busy, Conflict, Failed, InvalidRequest, NotFound, OutcomeUnknown, OutOfSpace, TorporError
 from torpor.host.admission import need_of_machine
 from torpor.host.bake import bake, check, clear_up, log_of, the_only_bake
 from torpor.host.building.workshop import BuildEvent, Workshop
@@ -24,8 +25,10 @@ from torpor.host.host import Host
 from torpor.host.parsing import body_of, json_answer
 from torpor.host.streaming import Stream
 from torpor.host.views import template_view
+from torpor.kit.environment import positive
 from torpor.kit.files import is_full, remove_tree
 from torpor.kit.shielded import end_tasks, shielded
+from torpor.model.builds import is_private
 from torpor.model.ids import SandboxId, TemplateName, is_build_id
 from torpor.model.template import Template
 from torpor.storage.layout import Layout
@@ -47,6 +50,12 @@ _log = structlog.get_logger(__name__)
 _LINES_AHEAD = 1000
 # The disk's room is looked at once for so many bytes.
 _ROOM_BYTES = 16 * MIB
+# A build may take so long, unless another time is set; and so often it is looked whether it still may go on.
+_USUAL_MINUTES, _MINUTE_S = 120, 60.0
+_LOOK_EVERY_S = 1.0
+_LONGER = "the operator of the host can allow more with TORPOR_BUILD_MINUTES"
+# Logs of builds of workspaces' templates, each of which has a name of its own.
+_LOGS_KEPT = 100
 # A step that took so long tells how long, in seconds.
 _WORTH_TELLING_S = 1.0
 
@@ -96,6 +105,7 @@ class _Api:
         self._host, self._folder = host, host.layout.builds
         self._sent: dict[str, _Sent] = {}
         self._running: str | None = None
+        self._minutes = positive("TORPOR_BUILD_MINUTES", _USUAL_MINUTES)
 
     async def store(self, request: Request) -> Response:
         build, path = _build_id(request), request.query_params.get("path", "")
@@ -187,7 +197,7 @@ class _Api:
                 files=self._folder / build,
                 again=order.force,
             )
-            template = await bake(shop, order)
+            template = await self._bounded(bake(shop, order))
             await host.spares.drop(TemplateName(order.template))
             teller.tell(News(stage=teller.stage, template=template_view(template)))
         except TorporError as error:
@@ -198,6 +208,23 @@ class _Api:
             teller.tell(News(stage=teller.stage, error=to_body(unknown)))
         finally:
             teller.end()
+            _drop_old_logs(host.layout)
+
+    async def _bounded(self, making: Coroutine[Any, Any, Template]) -> Template:
+        """Return what a build makes, unless it takes too long, or too much of the host's disk: Failed, OutOfSpace.
+
+        What strangers have it run or fetch need never end, nor fit.
+        """
+        layout, began = self._host.layout, time.monotonic()
+        task = asyncio.create_task(making)
+        try:
+            while not (await asyncio.wait([task], timeout=_LOOK_EVERY_S))[0]:
+                demand_room(layout.home, 0, layout.reserve)
+                if time.monotonic() - began >= self._minutes * _MINUTE_S:
+                    raise Failed(f"the build has not ended within {self._minutes} minutes, the most", hint=_LONGER)
+            return task.result()
+        finally:
+            await end_tasks(task)
 
     def _admit(self, build: str, template: Template) -> AbstractAsyncContextManager[None]:
         return admitted(self._host, SandboxId(build), need_of_machine(template))
@@ -251,6 +278,14 @@ class _Teller:
         if counted:
             self._room.release()
         return None if news is None else news.model_dump_json().encode() + b"\n"
+
+
+def _drop_old_logs(layout: Layout) -> None:
+    """Remove the logs of workspaces' builds but for the newest, as no later build of the name replaces them."""
+    before, _, after = log_of(layout, "*").name.partition("*")
+    logs = [path for path in layout.logs.glob(f"{before}*{after}") if is_private(path.name.removeprefix(before))]
+    for old in sorted(logs, key=lambda path: path.stat().st_mtime)[:-_LOGS_KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def _build_id(request: Request) -> str:

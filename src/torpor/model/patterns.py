@@ -11,27 +11,54 @@ import re
 _MOST_LINES = 1000
 
 
+# What crosses folders: any number of whole ones, or any characters.
+_FOLDERS, _ANYTHING = "(?:[^/]+/)*", ".*"
+# Wildcards that cross folders, and after each of them the texts between which `*` stands.
+_Blocks = list[tuple[str, list[str]]]
+
+
 def matcher(pattern: str) -> re.Pattern[str]:
-    """Return what a pattern means, for whole paths relative to the context. Raises ValueError."""
-    parts: list[str] = []
+    """Return what a pattern means, for whole paths relative to the context. Raises ValueError.
+
+    Whoever wrote it may mean harm, so it takes a time that grows with the length of the path, not with the number of
+    its wildcards: but for the last, each takes as little as it can, and never more afterwards. Nothing is missed by
+    that, since what one wildcard leaves the next one can take.
+    """
+    *others, (wide, (head, *rest)) = _blocks(pattern)
+    parts = [f"(?>{each}{'?' if each else ''}{_shortest(texts)})" for each, texts in others]
+    tail = _shortest([head, *rest[:-1]]) + (f"[^/]*{rest[-1]}" if rest else "")
+    return re.compile("".join([*parts, wide, tail]), re.DOTALL)
+
+
+def _shortest(texts: list[str]) -> str:
+    head, *rest = texts
+    return head + "".join(f"(?>[^/]*?{text})" for text in rest)
+
+
+def _blocks(pattern: str) -> _Blocks:
+    blocks: _Blocks = [("", [""])]
     at = 0
     while at < len(pattern):
-        if pattern.startswith("**/", at):
-            parts.append("(?:[^/]+/)*")
+        texts = blocks[-1][1]
+        if pattern.startswith("**/", at) and pattern[at - 1 : at] in {"", "/"}:
+            blocks.append((_FOLDERS, [""]))
             at += 3
         elif pattern.startswith("**", at):
-            parts.append(".*")
+            blocks.append((_ANYTHING, [""]))
             at += 2
+        elif pattern[at] == "*":
+            texts.append("")
+            at += 1
         elif pattern[at] == "[":
             text, at = _class(pattern, at)
-            parts.append(text)
+            texts[-1] += text
         elif pattern[at] == "\\" and at + 1 < len(pattern):
-            parts.append(re.escape(pattern[at + 1]))
+            texts[-1] += re.escape(pattern[at + 1])
             at += 2
         else:
-            parts.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[at], re.escape(pattern[at])))
+            texts[-1] += "[^/]" if pattern[at] == "?" else re.escape(pattern[at])
             at += 1
-    return re.compile("".join(parts), re.DOTALL)
+    return blocks
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torpor.errors import InvalidRequest
 from torpor.model.dockerfile import Dockerfile, Instruction, refused
-from torpor.model.substitution import BadWord, Words
+from torpor.model.substitution import MOST_CHARACTERS, BadWord, Words
 from torpor.model.template import Defaults
 
 _VARIABLE = re.compile(r"[^=\s]+")
@@ -222,7 +222,10 @@ class _Planner:
         for name in pairs:
             if not _VARIABLE.fullmatch(name):
                 raise refused(said.line, f"ENV has the name {name[:60]!r}, which no variable can have")
-        self._defaults = replace(self._defaults, env={**self._defaults.env, **pairs})
+        env = {**self._defaults.env, **pairs}
+        if sum(len(name) + len(value) for name, value in env.items()) > MOST_CHARACTERS:
+            raise refused(said.line, f"ENV makes the variables longer than {MOST_CHARACTERS} characters in all")
+        self._defaults = replace(self._defaults, env=env)
 
     def _arg(self, said: Instruction) -> None:
         name, value = _argument(said, self._variables, self._escape)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 _NAME_START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _NAME = _NAME_START | frozenset("0123456789")
 _DEEPEST = 16
+# So many characters may come of one instruction: values that are made of values double with every line.
+MOST_CHARACTERS = 64 * 1024
 
 
 class BadWord(ValueError):
@@ -17,11 +19,13 @@ class Words:
     """Reads words as a Dockerfile has them, with values for variables in their place.
 
     `$X` and `${X}` are the value, or nothing; `${X:-word}` is `word` where it is nothing, `${X:+word}` is `word` where
-    it is not. Nothing is replaced between single quotes, nor after an escape.
+    it is not. Nothing is replaced between single quotes, nor after an escape. All that one of these returns has at most
+    MOST_CHARACTERS.
     """
 
     def __init__(self, variables: Mapping[str, str], escape: str = "\\") -> None:
         self._variables, self._escape = variables, escape
+        self._left = MOST_CHARACTERS
 
     def split(self, text: str) -> list[str]:
         """Return the words of a text, at white space that is not quoted. Raises BadWord."""
@@ -54,17 +58,23 @@ class Words:
                 at += 1
             elif char == self._escape and quote != "'" and at + 1 < len(text):
                 kept = char if quote and text[at + 1] not in f'$"{self._escape}' else ""
-                parts.append(kept + text[at + 1])
+                parts.append(self._counted(kept + text[at + 1]))
                 at += 2
             elif char == "$" and quote != "'":
                 value, at = self._variable(text, at + 1, depth)
-                parts.append(value)
+                parts.append(self._counted(value))
             else:
-                parts.append(char)
+                parts.append(self._counted(char))
                 at += 1
         if quote:
             raise BadWord(f"the quote {quote} is not closed")
         return "".join(parts), at
+
+    def _counted(self, part: str) -> str:
+        self._left -= len(part)
+        if self._left < 0:
+            raise BadWord(f"with its variables in their place it has more than {MOST_CHARACTERS} characters")
+        return part
 
     def _variable(self, text: str, at: int, depth: int) -> tuple[str, int]:
         """Return the value of a variable whose name begins at an offset, and the offset after it."""

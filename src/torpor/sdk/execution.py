@@ -19,7 +19,7 @@ from torpor.sdk.http import STREAM_SILENCE_S, Call
 from torpor.sdk.output import MAX_COLLECTED_BYTES, Callback
 from torpor.sdk.sse import Event, Unreadable
 from torpor.wire.errors import ErrorBody, from_body
-from torpor.wire.repl import MAX_RESULT_BYTES, CellEnd, NewSession, RunCode
+from torpor.wire.repl import MAX_RESULT_BYTES, MAX_RESULTS_BYTES, CellEnd, NewSession, RunCode
 
 # The largest event of a cell: a bundle, and what is around it.
 MAX_EVENT_BYTES = MAX_RESULT_BYTES + 1024 * 1024
@@ -162,7 +162,9 @@ class Running:
         self._streams = {"stdout": _Stream(watching.on_stdout), "stderr": _Stream(watching.on_stderr)}
         self._on_result = watching.on_result
         self._results: list[Result] = []
-        self._shown_again = 0
+        self._room = MAX_RESULTS_BYTES
+        self._is_cut = False
+        self._shown = self._shown_again = 0
 
     def call(self) -> Call:
         """Return the call that runs it, or listens to it where it was run by an earlier one."""
@@ -198,7 +200,7 @@ class Running:
 
     def execution(self, end: CellEnd) -> Execution:
         """Return all of it."""
-        is_cut = any(stream.is_cut for stream in self._streams.values())
+        is_cut = self._is_cut or any(stream.is_cut for stream in self._streams.values())
         return Execution(
             results=tuple(self._results),
             stdout=self._text("stdout"),
@@ -213,10 +215,17 @@ class Running:
 
     def _show(self, result: Result) -> Iterator[Delivery]:
         self._shown_again += 1
-        if self._shown_again > len(self._results):
+        if self._shown_again <= self._shown:
+            return
+        self._shown += 1
+        size = len(json.dumps(result.data))
+        if size <= self._room:
+            self._room -= size
             self._results.append(result)
-            if self._on_result is not None:
-                yield Delivery(self._on_result, result)
+        else:  # no interpreter sends so much; who takes one's place has no bounds but ours
+            self._is_cut = True
+        if self._on_result is not None:
+            yield Delivery(self._on_result, result)
 
     def _text(self, name: Literal["stdout", "stderr"]) -> str:
         return "".join(self._streams[name].parts)

@@ -22,6 +22,7 @@ _REFERENCE = re.compile(
     re.ASCII,
 )
 _HTTPS = 443
+_LONGEST = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Reference:
 
 def parse_reference(text: str) -> Reference:
     """Read an image's name. Raises InvalidRequest."""
-    found = _REFERENCE.fullmatch(text)
+    found = _REFERENCE.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None or _is_unsaid(found["host"], found["port"]):
         raise InvalidRequest(
             f"image: {text[:200]!r} is no name of an image", hint="such as registry.example.com/team/tools:1.2"

@@ -38,6 +38,8 @@ _MEMORY = 1024 * _MIB
 _PIECE = _MIB
 # Headers that hold names and attributes; a real one has a few hundred bytes.
 _LONGEST_HEADER = _MIB
+# What one entry takes in an archive beside its content, on average: headers, names, attributes.
+_BESIDE_ENTRY = 4096
 _LARGEST_JSON = 8 * _MIB
 _MOST_LAYERS = 512
 _LAST_ID = (1 << 32) - 2
@@ -81,9 +83,17 @@ class Bounds:
     entries: int
     left_out: int = 0
     total: int = field(init=False)
+    unread: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.total = self.bytes
+        self.unread = self.bytes + self.entries * _BESIDE_ENTRY
+
+    def read(self, count: int) -> None:
+        """Count decompressed bytes, also behind an archive's end and of what is left out. Raises Unfit."""
+        self.unread -= count
+        if self.unread < 0:
+            raise Unfit(f"it has far more in it than its files, which may take {self.total // _MIB} MiB")
 
     def take(self, member: tarfile.TarInfo) -> None:
         """Count an entry. Raises Unfit."""
@@ -171,8 +181,8 @@ def _id(member: tarfile.TarInfo, number: int) -> int:
 class _Hashed(io.RawIOBase):
     """Bytes that are hashed as they are read or written."""
 
-    def __init__(self, inner: BinaryIO) -> None:
-        self.digest, self._inner = hashlib.sha256(), inner
+    def __init__(self, inner: BinaryIO, bounds: Bounds | None = None) -> None:
+        self.digest, self._inner, self._bounds = hashlib.sha256(), inner, bounds
         self.count = 0
 
     def readable(self) -> bool:
@@ -183,6 +193,8 @@ class _Hashed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._inner.read(len(buffer))
+        if self._bounds is not None:
+            self._bounds.read(len(data))
         buffer[: len(data)] = data
         self.digest.update(data)
         return len(data)
@@ -249,7 +261,7 @@ def sift_layer(blob: Path, out: Path, bounds: Bounds, *, digest: str | None, dif
     with blob.open("rb") as file, draft.open("wb") as target:
         raw, written = _Hashed(file), _Hashed(target)
         with plain(cast("BinaryIO", raw)) as inner:
-            content = _Hashed(inner)
+            content = _Hashed(inner, bounds)
             sift(cast("BinaryIO", content), cast("BinaryIO", written), bounds)
             content.drain()
         raw.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -24,8 +25,8 @@ _PLACES = {"proc": 0o555, "sys": 0o555, "dev": 0o755, "run": 0o755, "tmp": 0o177
 _MOST_ENTRIES = 2_000_000
 # One entry of a tree takes an inode; the file system itself, and what is written later, some room.
 _INODE_BYTES, _BESIDE, _SHARE = 256, 96 * MIB, 8
-_LARGEST_GIB = 64
-LARGEST_BYTES = _LARGEST_GIB * GIB
+LARGEST_GIB = 64
+LARGEST_BYTES = LARGEST_GIB * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,12 @@ async def make_disk(tree: Path, image: Path, disk_gib: int | None, log: Path) ->
 
     Raises InvalidRequest where it would be too large, Failed.
     """
-    size, entries = _measure(tree)
+    size, entries = await asyncio.to_thread(_measure, tree)
     needed = size + entries * _INODE_BYTES + size // _SHARE + _BESIDE
     chosen = max(disk_gib or USUAL_DISK_GB, -(-needed // GIB))
-    if chosen > _LARGEST_GIB:
+    if chosen > LARGEST_GIB:
         raise InvalidRequest(
-            f"{size // MIB} MiB in {entries} files would need a disk of {chosen} GiB; {_LARGEST_GIB} GiB is the most"
+            f"{size // MIB} MiB in {entries} files would need a disk of {chosen} GiB; {LARGEST_GIB} GiB is the most"
         )
     inodes = max(chosen * GIB // 16384, entries * 2)
     await make_ext4(tree, image, size_mib=chosen * 1024, inodes=inodes, jailed=image.parent, log=log)

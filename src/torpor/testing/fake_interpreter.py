@@ -14,6 +14,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from torpor.kit.shielded import shielded
 from torpor.wire import host
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -43,11 +44,15 @@ class FakeInterpreter:
             await works[1]
             return await process.wait()
         finally:
-            self.signal("SIGKILL")
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
-            await process.wait()
+            await shielded(self._end(process, works))
+
+    async def _end(self, process: Process, works: list[asyncio.Task[None]]) -> None:
+        """End all of it; cut short, it would leave the processes that only the program itself knows."""
+        self.signal("SIGKILL")
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        await process.wait()
 
     def signal(self, name: str) -> None:
         """Send it a signal. SIGKILL is for all its processes, which only it knows: so it is asked to end them."""

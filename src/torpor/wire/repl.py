@@ -13,6 +13,8 @@ from torpor.wire.public import MAX_TTL_SECONDS, Env, Strict
 MAX_CODE = 1024 * 1024
 # What a bundle of results takes up at most, in bytes of JSON.
 MAX_RESULT_BYTES = 16 * 1024 * 1024
+# And all of a cell's.
+MAX_RESULTS_BYTES = 32 * 1024 * 1024
 PYTHON = "python"
 # What a language may be called.
 LANGUAGES = {"python": PYTHON, "python3": PYTHON, "py": PYTHON}

@@ -153,6 +153,8 @@ class BuildBody:
             raise InvalidRequest(f"the file {name[:200]!r} is sent twice, or is a folder too")
         if len(self.files) >= MAX_CONTEXT_FILES:
             raise TooLarge(f"a context may have {MAX_CONTEXT_FILES} files")
+        if len(self._folders | folders) > MAX_CONTEXT_FILES:
+            raise TooLarge(f"a context may have {MAX_CONTEXT_FILES} folders")
         self._folders |= folders
         return path
 

@@ -156,7 +156,7 @@ class Dialect:
         was_open, self._is_open = self._is_open, False
         if text is None:
             return Input(data)
-        if was_open and isinstance(found := _object_in(text), dict) and found.get("type") in _TYPES:
+        if was_open and _type_of(_object_in(text)) is not None:
             self._is_json = True
         return _said_in_json(text) if self._is_json else _said_in_binary(text, data)
 
@@ -174,8 +174,8 @@ def _said_in_json(text: str) -> Said:
     found = _object_in(text)
     if not isinstance(found, dict):
         raise Broken(CloseCode.UNSUPPORTED_DATA, "every text frame has to be a JSON object")
-    kind = found.get("type")
-    if not isinstance(kind, str) or kind not in _TYPES:
+    kind = _type_of(found)
+    if kind is None:
         raise Broken(CloseCode.POLICY_VIOLATION, f"type has to be one of {', '.join(sorted(_TYPES))}")
     if kind == "stdin":
         return Input(_input_in(found))
@@ -187,6 +187,12 @@ def _said_in_json(text: str) -> Said:
 
 
 _TYPES = frozenset({"stdin", "resize", "signal", "eof", "ping"})
+
+
+def _type_of(found: object) -> str | None:
+    """Return the known type of what a frame says, None if it has none."""
+    kind = found.get("type") if isinstance(found, dict) else None
+    return kind if isinstance(kind, str) and kind in _TYPES else None
 
 
 def _input_in(found: dict[str, Any]) -> bytes:

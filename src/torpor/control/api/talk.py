@@ -116,11 +116,15 @@ class Session:
         self._saying = asyncio.Lock()
         self.has_ended = False
 
-    async def run(self) -> None:
-        """Talk until one of the two ends. Raises Broken, and before the upgrade InvalidRequest for a wrong offset."""
+    def check(self) -> None:
+        """Raise InvalidRequest if what is to be listened to is not kept any more, or not there yet."""
         job, since = self._command.job, self._command.since
         _check("from", since.stdout, job.stdout_start, job.stdout_bytes)
         _check("stderr_from", since.stderr, job.stderr_start, job.stderr_bytes)
+
+    async def run(self) -> None:
+        """Talk until one of the two ends. Raises Broken."""
+        job, since = self._command.job, self._command.since
         await self._line.accept(job.id)
         await self._say(self._dialect.started(job, since.stdout))
         # A command may say nothing before it is told something, and then it cannot be heard either.
@@ -220,7 +224,11 @@ class _Typing:
         self._outgoing = duplex.Outgoing()
         feeding = processes.feed_as_it_comes(plane, owned, process, self._outgoing.pieces, close=ends)
         self._task = asyncio.create_task(feeding)
-        self._task.add_done_callback(lambda _: self._outgoing.close())
+        self._task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[int]) -> None:
+        self._outgoing.close()
+        _ = task.cancelled() or task.exception()  # who types on is told why; who does not has nothing to be told
 
     async def send(self, data: bytes) -> None:
         """Return when the bytes are on their way into the guest, or the command has ended and takes no more.

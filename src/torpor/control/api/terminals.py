@@ -13,22 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import structlog
 from pydantic import ValidationError
 from starlette.datastructures import Headers, QueryParams
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from websockets.frames import CloseCode
 
-from torpor.control.api.dialects import (
-    ENCODINGS,
-    NAMES,
-    Broken,
-    Dialect,
-    Encoding,
-    Name,
-    plain,
-)
+from torpor.control.api.dialects import ENCODINGS, NAMES, Broken, Dialect, Encoding, Name, plain
 from torpor.control.api.talk import Command, Line, Session
 from torpor.control.service import processes
 from torpor.control.service.plane import Plane
@@ -40,17 +31,12 @@ from torpor.wire import host
 from torpor.wire.processes import StartProcess
 from torpor.wire.public import ExecCommand
 
-_log = structlog.get_logger("torpor.control")
-
 # A terminal or a command whose client is gone is kept for so long, in seconds of its sandbox's waking life.
 GRACE_S = 60.0
 # So many WebSockets of this kind may be open to one sandbox.
 MOST_OPEN = 32
 # Who comes back to a terminal without saying from where is shown so many bytes of what was there.
 _SHOWN_AGAIN = 64 * 1024
-# A client that has the WebSocket has so long to say what is to be run, in seconds.
-_ORDER_S = 30.0
-_MAX_REASON = 123
 _ROOT = "/v1/sandboxes/{id}"
 
 
@@ -137,7 +123,9 @@ class _Pty(_Endpoint):
         job, at = await self._found(asked) if "process" in asked.query else await self._started(asked)
         dialect = Dialect(asked.frames, asked.encoding, (at, job.stderr_start), is_plain=self.is_plain)
         command = Command(job, processes.Offsets(at, job.stderr_start), dialect)
-        await Session(self._plane, asked.owned, command, line).run()
+        session = Session(self._plane, asked.owned, command, line)
+        session.check()
+        await session.run()
 
     async def _started(self, asked: _Asked) -> tuple[host.Job, int]:
         query = asked.query
@@ -173,11 +161,12 @@ class _Exec(_Endpoint):
         dialect = Dialect(asked.frames or "json", asked.encoding, (0, 0))
         try:
             command = await self._ordered(asked, await line.first())
+            session = Session(self._plane, asked.owned, command, line)
+            session.check()
         except TorporError as error:
             await line.say(dialect.error(error, line.request_id))
             await line.close(CloseCode.POLICY_VIOLATION, error.message)
             return
-        session = Session(self._plane, asked.owned, command, line)
         try:
             await session.run()
         finally:
@@ -189,10 +178,14 @@ class _Exec(_Endpoint):
             said = ExecCommand.model_validate(order)
         except ValidationError as error:
             raise plain(error, "the first frame") from None
+        since = processes.Offsets()
+        if asked.key is not None and (said.stdout_from or said.stderr_from):
+            since = processes.Offsets(said.stdout_from, said.stderr_from)
+            # What was heard of before has been started before, and is not started again if it is gone.
+            await processes.show_process(self._plane, asked.owned, processes.named_by(asked.key))
         grace_s = GRACE_S if asked.key is None else None
         wish = StartProcess(**dict(said), open_stdin=True, hangup_seconds=grace_s)
         job = await processes.start(self._plane, asked.owned, wish, asked.key)
-        since = processes.Offsets(said.stdout_from, said.stderr_from)
         encoding = said.encoding if "encoding" in said.model_fields_set else asked.encoding
         dialect = Dialect(asked.frames or "json", encoding, (since.stdout, since.stderr))
         return Command(job, since, dialect, is_killed=asked.key is None, timeout_s=said.timeout_seconds)

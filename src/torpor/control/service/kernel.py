@@ -21,6 +21,8 @@ from torpor.wire import host
 from torpor.wire.frames import Frame, Kind
 from torpor.wire.repl import MAX_RESULT_BYTES
 
+# Of the counts that it tells.
+_MOST = 2**53
 # In the order in which they import each other.
 _MODULES = ("display", "interpreter", "child", "supervisor")
 # A line of more is none of the interpreter's.
@@ -35,15 +37,15 @@ class Said(BaseModel):
 
     kind: Literal["ready", "taken", "again", "full", "stdout", "stderr", "result", "done"]
     cell: str | None = None
-    at: int = Field(default=0, ge=0)
+    at: int = Field(default=0, ge=0, le=_MOST)
     text: str = ""
     data: dict[str, str] = Field(default_factory=dict)
-    number: int = 0
-    exit: int = 1
+    number: int = Field(default=0, ge=0, le=_MOST)
+    exit: int = Field(default=1, ge=0, le=255)
     error: str | None = None
     error_name: str | None = None
     truncated: bool = False
-    duration_ms: int = Field(default=0, ge=0)
+    duration_ms: int = Field(default=0, ge=0, le=_MOST)
     timed_out: bool = False
     ended: bool = False
 

@@ -119,6 +119,11 @@ async def send_signal(plane: Plane, owned: Owned, pid: str, signal: str) -> None
     await ask(plane, owned, lambda: plane.host.signal(owned.id, job, host.Signal(signal=signal)))
 
 
+def named_by(key: str) -> str:
+    """Return how a command is named by the idempotency key it came with."""
+    return f"{_BY_KEY}{key}"
+
+
 def job_named(owned: Owned, pid: str) -> str:
     """Return the id of the command that is meant by an id, or by `key:` and the idempotency key it came with.
 

@@ -7,9 +7,10 @@ it, too. Nothing of it is kept here.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,14 +21,24 @@ from torpor.control.service.execute import order_for
 from torpor.control.service.kernel import Said
 from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
-from torpor.errors import Busy, Conflict, ExecTimeout, Failed, InterpreterLost, NotFound, OutcomeUnknown, TorporError
+from torpor.errors import (
+    Busy,
+    Conflict,
+    ExecTimeout,
+    Failed,
+    InterpreterLost,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    TorporError,
+)
 from torpor.kit.race import Overtaken, race
 from torpor.kit.shielded import shielded
 from torpor.model.ids import context_id_from, is_context_id, job_id_from, new_context_id
 from torpor.wire import host
 from torpor.wire.frames import Frame
 from torpor.wire.public import MAX_COLLECTED_BYTES, ExecCommand
-from torpor.wire.repl import CellAnswer, CellEnd, NewSession, RunCode
+from torpor.wire.repl import MAX_RESULTS_BYTES, CellAnswer, CellEnd, NewSession, RunCode
 
 # An interpreter that has not begun after this many seconds will not.
 _START_S = 120.0
@@ -85,9 +96,10 @@ async def create(plane: Plane, owned: Owned, wish: NewSession, key: str | None =
     except Overtaken as error:
         await close(plane, session)
         raise Failed(f"the interpreter has not begun within {_START_S:.0f} s") from error
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, TorporError):
         if own is None:  # nobody knows of it
-            await shielded(close(plane, session))
+            with suppress(TorporError):
+                await shielded(close(plane, session))
         raise
     return job
 
@@ -152,22 +164,22 @@ async def collect(plane: Plane, session: Session, cell: Cell) -> CellAnswer:
     Raises ExecTimeout and InterpreterLost, with what it wrote, and as `run` does.
     """
     written = {"stdout": _Held(), "stderr": _Held()}
-    results: list[dict[str, str]] = []
+    shown = _Shown()
     try:
         async with run(plane, session, cell) as saying:
             async for said in saying:
                 if said.kind == "done":
                     end = end_of(said, cell)
                 elif said.kind == "result":
-                    results.append(said.data)
+                    shown.add(said.data)
                 else:
                     written[said.kind].add(said.text)
     except (ExecTimeout, InterpreterLost) as error:
         error.stdout, error.stderr = written["stdout"].text(), written["stderr"].text()
         raise
-    is_cut = written["stdout"].is_cut or written["stderr"].is_cut
+    is_cut = written["stdout"].is_cut or written["stderr"].is_cut or shown.is_cut
     texts = {name: held.text() for name, held in written.items()}
-    told = end.model_dump() | texts | {"results": results, "truncated": end.truncated or is_cut}
+    told = end.model_dump() | texts | {"results": shown.bundles, "truncated": end.truncated or is_cut}
     return CellAnswer.model_validate(told)
 
 
@@ -196,19 +208,35 @@ class _Held:
 
     def __init__(self) -> None:
         self.is_cut = False
-        self._parts: list[str] = []
-        self._room = MAX_COLLECTED_BYTES
+        self._data = bytearray()
 
     def add(self, text: str) -> None:
         """Take a text in as far as there is room."""
         data = text.encode(errors="replace")
-        self.is_cut = self.is_cut or len(data) > self._room
-        kept = data[: self._room].decode(errors="ignore") if len(data) > self._room else text
-        self._room -= min(self._room, len(data))
-        self._parts.append(kept)
+        room = MAX_COLLECTED_BYTES - len(self._data)
+        self.is_cut = self.is_cut or len(data) > room
+        self._data += data[:room]
 
     def text(self) -> str:
-        return "".join(self._parts)
+        return self._data.decode(errors="ignore")
+
+
+class _Shown:
+    """The bundles that are kept of a cell: no more than its interpreter would send, whatever comes."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.bundles: list[dict[str, str]] = []
+        self._room = MAX_RESULTS_BYTES
+
+    def add(self, bundle: dict[str, str]) -> None:
+        """Take a bundle in if there is room."""
+        size = len(json.dumps(bundle))
+        if size > self._room:
+            self.is_cut = True
+            return
+        self._room -= size
+        self.bundles.append(bundle)
 
 
 async def _alive(plane: Plane, session: Session) -> host.Job:
@@ -225,11 +253,18 @@ async def _wait_ready(plane: Plane, session: Session) -> None:
         raise kernel.broken()
 
 
-def _listening(
+@asynccontextmanager
+async def _listening(
     plane: Plane, session: Session, stdout_from: int, stderr_from: int
-) -> AbstractAsyncContextManager[AsyncIterator[Frame]]:
+) -> AsyncIterator[AsyncIterator[Frame]]:
     listen = partial(plane.host.attach, session.owned.id, session.id, stdout_from, stderr_from)
-    return reached(plane, session.owned, listen)
+    async with AsyncExitStack() as stack:
+        try:
+            frames = await stack.enter_async_context(reached(plane, session.owned, listen))
+        except InvalidRequest as error:  # so much has come since it was looked at
+            message = "the cell may have run, but more has come from the interpreter since than is kept"
+            raise OutcomeUnknown(message, hint="let the cell write less, or write to a file") from error
+        yield frames
 
 
 async def _hand_over(plane: Plane, session: Session, cell: Cell) -> None:

@@ -40,7 +40,7 @@ def naming(host_name: str | None, name: str) -> Iterator[None]:
     except TorporError as error:
         if host_name is None or not is_private(host_name):
             raise
-        if isinstance(error, NotFound):
+        if isinstance(error, NotFound) and host_name in error.message:  # and not a volume's file
             raise Busy(f"template {name!r} was replaced or removed just now", hint="try again") from error
         error.message = error.message.replace(host_name, name)
         error.hint = error.hint and error.hint.replace(host_name, name)

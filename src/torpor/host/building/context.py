@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import tarfile
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 
 from torpor.kit.files import sha256_of
@@ -18,6 +19,9 @@ from torpor.storage.images import digest_of
 from torpor.wire.builds import MAX_CONTEXT_BYTES, MAX_CONTEXT_FILES
 
 _IGNORE = ".dockerignore"
+_LARGEST_IGNORE = 256 * 1024
+# Of one step: the files of a context, and their folders.
+_MOST_BROUGHT = 2 * MAX_CONTEXT_FILES
 _ARCHIVES = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"BZh")
 
 
@@ -40,8 +44,8 @@ class Context:
         """`folder`: None for none at all. Raises ValueError for a .dockerignore that makes no sense."""
         self._folder = folder or Path(os.devnull)
         self._paths = sorted(_below(self._folder)) if self._folder.is_dir() else []
-        ignore = self._folder / _IGNORE
-        self._ignored = Ignored(ignore.read_text(errors="replace") if ignore.is_file() else "")
+        self._ignored = Ignored(_text_of(self._folder / _IGNORE))
+        self._known: dict[str, bool] = {}  # whether a path is left out
 
     def brought(self, step: CopyStep) -> list[Brought]:
         """Return what a step brings, folders before what is in them. Raises InvalidRequest."""
@@ -50,8 +54,8 @@ class Context:
         several = len(roots) > 1
         for path in roots:
             found += self._one(step, path, several=several)
-        if len(found) > MAX_CONTEXT_FILES:
-            raise refused(step.line, f"{len(found)} files are too many; {MAX_CONTEXT_FILES} are allowed")
+            if len(found) > _MOST_BROUGHT:
+                raise refused(step.line, f"more than {_MOST_BROUGHT} files and folders are too many")
         if sum(each.source.stat().st_size for each in found if each.source.is_file()) > MAX_CONTEXT_BYTES:
             raise refused(step.line, f"more than {MAX_CONTEXT_BYTES // (1024 * 1024)} MiB are too much")
         return found
@@ -59,10 +63,11 @@ class Context:
     def _named(self, step: CopyStep, source: str) -> list[str]:
         """Return the paths that a source means; the whole context is ''."""
         path = os.path.normpath(source).lstrip("/")
-        if path == ".":
+        if path == "." and self._paths:
             return [""]
         if not has_magic(path):
-            names = [path] if path in self._paths else []
+            place = bisect_left(self._paths, path)
+            names = self._paths[place : place + 1] if path in self._paths[place : place + 1] else []
         else:
             try:
                 rule = matcher(path)
@@ -75,10 +80,18 @@ class Context:
         return names
 
     def _left_out(self, path: str) -> bool:
-        if not self._ignored.ignores(path):
+        if not self._ignores(path):
             return False
-        kept = (each for each in self._paths if each.startswith(f"{path}/") and not self._ignored.ignores(each))
-        return next(kept, None) is None
+        if not self._ignored.keeps_some:
+            return True
+        inside = bisect_left(self._paths, f"{path}/")
+        below = takewhile(lambda each: each.startswith(f"{path}/"), islice(self._paths, inside, None))
+        return all(self._ignores(each) for each in below)
+
+    def _ignores(self, path: str) -> bool:
+        if path not in self._known:
+            self._known[path] = self._ignored.ignores(path)
+        return self._known[path]
 
     def _one(self, step: CopyStep, path: str, *, several: bool) -> Iterator[Brought]:
         source = self._folder / path
@@ -98,6 +111,15 @@ class Context:
     def digest(self, step: CopyStep) -> str:
         """Return a digest of all that a step brings, by name, mode and content. Raises InvalidRequest."""
         return digest_of(*(_identity(each) for each in self.brought(step)))
+
+
+def _text_of(ignore: Path) -> str:
+    """Return what a .dockerignore says, nothing where there is none. Raises ValueError for one that is too long."""
+    if not ignore.is_file():
+        return ""
+    if ignore.stat().st_size > _LARGEST_IGNORE:
+        raise ValueError(f"the .dockerignore has more than {_LARGEST_IGNORE} bytes")
+    return ignore.read_text(errors="replace")
 
 
 def _below(folder: Path) -> Iterator[str]:
@@ -134,6 +156,6 @@ def pack(brought: list[Brought], mode: int | None, target: Path) -> None:
                 entry.mode = 0o755 if mode is None else mode | (mode & 0o444) >> 2  # who can read it can enter it
                 archive.addfile(entry)
                 continue
-            content = each.source.read_bytes()
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+            entry.size = status.st_size
+            with each.source.open("rb") as content:
+                archive.addfile(entry, content)

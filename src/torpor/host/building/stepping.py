@@ -24,6 +24,7 @@ from torpor.wire.host import ExecOrder, ExecOutcome, JobOrder
 
 _PIECE = 256 * 1024
 _LONGEST_LINE = 4096
+_SHOWN = 300
 _ROOT_USER, _ROOT_FOLDER = "root", "/"
 
 
@@ -39,7 +40,7 @@ class Stepper:
         Raises InvalidRequest for one that cannot be taken, Failed for a command that fails; both name the line.
         """
         for number, step in enumerate(plan.steps, start=1):
-            await self._shop.say(f"step {number}/{len(plan.steps)}: {step.shown}")
+            await self._shop.say(f"step {number}/{len(plan.steps)}: {step.shown[:_SHOWN]}")
             try:
                 match step:
                     case RunStep():
@@ -58,7 +59,7 @@ class Stepper:
         outcome = await self._followed(ExecOrder(argv=list(step.words), env=dict(step.env)))
         if outcome.exit_code != 0:
             how = f"was ended by {outcome.signal}" if outcome.signal else f"ended with code {outcome.exit_code}"
-            raise Failed(f"Dockerfile, line {step.line}: {step.shown[:300]} {how}", hint="the log has what it said")
+            raise Failed(f"Dockerfile, line {step.line}: {step.shown[:_SHOWN]} {how}", hint="the log has what it said")
 
     async def _followed(self, order: ExecOrder) -> ExecOutcome:
         """Run a command to its end, telling each line it writes as it comes; it waits while nobody takes them."""
@@ -86,12 +87,14 @@ class Stepper:
                 await self._add(step, each)
 
     async def _add(self, step: CopyStep, brought: Brought) -> None:
-        shutil.rmtree(self._work / "sifted", ignore_errors=True)
+        folder = self._work / "added"  # of its own: the work folder has the machine's disk and sockets
+        folder.mkdir(mode=0o700)
         try:
-            archive = await sift_archive(brought.source, self._work, self._shop.log)
+            archive = await sift_archive(brought.source, folder, self._shop.log)
         except InvalidRequest as error:
             raise refused(step.line, f"{brought.source.name}: {error.message}") from error
         await self._unpack(step, archive, brought.target)
+        shutil.rmtree(folder)
 
     async def _is_folder(self, path: str) -> bool:
         try:

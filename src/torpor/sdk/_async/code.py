@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Self
 
-from torpor.errors import InterpreterLost, NotFound, OutcomeUnknown, TorporError
+from torpor.errors import Conflict, Failed, InterpreterLost, NotFound, OutcomeUnknown, TorporError
 from torpor.sdk._async.client import AsyncClient
 from torpor.sdk._async.life import AsyncLife
 from torpor.sdk.execution import MAX_EVENT_BYTES, Delivery, Execution, Running, Watching, cell, context_id, new_session
@@ -82,13 +82,17 @@ class AsyncCodeContext:
         many cells wait; OutcomeUnknown, InvalidRequest, NotFound, SandboxLost.
         """
         running = Running(self._path, cell(code, timeout_seconds), Watching(on_stdout, on_stderr, on_result))
-        is_over = False
+        is_over = is_delivering = False
         try:
             async with aclosing(self._deliveries(running)) as deliveries:
                 async for callback, piece in deliveries:
+                    is_delivering = True
                     await async_deliver(callback, piece)
+                    is_delivering = False
             is_over = True
         except TorporError as error:
+            if is_delivering:  # it is the callback's own
+                raise
             is_over = True
             raise running.give_to(error) from error.__cause__
         finally:
@@ -207,16 +211,24 @@ class AsyncCode(AsyncLife):
 
         After InterpreterLost the next call makes a new one.
         """
-        if self._context is None:
-            self._context_key = self._context_key or secrets.token_hex(16)
-            self._context = await self._new_context(new_session("python", None, None, None), self._context_key)
+        context = await self._own_context()
         try:
-            return await self._context.run(
+            return await context.run(
                 code, timeout_seconds, on_stdout=on_stdout, on_stderr=on_stderr, on_result=on_result
             )
         except (InterpreterLost, NotFound):
             self._context = self._context_key = None
             raise
+
+    async def _own_context(self) -> AsyncCodeContext:
+        if self._context is None:
+            self._context_key = self._context_key or secrets.token_hex(16)
+            try:
+                self._context = await self._new_context(new_session("python", None, None, None), self._context_key)
+            except (Conflict, Failed):  # under this key the answer would stay the same
+                self._context_key = None
+                raise
+        return self._context
 
     async def _new_context(self, content: bytes, key: str) -> AsyncCodeContext:
         call = Call(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torpor.errors import CommandFailed, ExecTimeout, TorporError
+from torpor.errors import CommandFailed, ExecTimeout, NotFound, TorporError
 from torpor.sdk.branching import Overran, async_called, async_side_by_side, async_to_its_end, async_within
 from torpor.sdk.exploring import TAIL, Candidate, Exploration, Outcome, Plan, none_wins, number_in, number_of
 from torpor.sdk.http import Call
@@ -146,7 +147,8 @@ class AsyncExplorer:
             call = Call("GET", "/sandboxes", params=filters(self._label))
             found = await self._client.fetch_as(SandboxPage, call)
             for view in found.items:
-                await self._client.fetch(Call("DELETE", f"/sandboxes/{view.id}"))
+                with suppress(NotFound):  # it has just ended
+                    await self._client.fetch(Call("DELETE", f"/sandboxes/{view.id}"))
         except TorporError as error:
             self._errors.append(f"perhaps not every branch is ended yet: {error.message}")
 
