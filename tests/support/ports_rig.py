@@ -74,20 +74,30 @@ class PortsRig:
 async def ports_rig(domain: Domain | None = None) -> AsyncIterator[PortsRig]:
     """Serve a rig while the block lasts."""
     async with control_rig(ports_domain=domain) as rig:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-            listening.bind(("127.0.0.1", 0))
-            listening.listen()
-            port = listening.getsockname()[1]
-            server = _Quiet(front(create_app(rig.plane, KEY), timeout_graceful_shutdown=1))
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            await server.ready.wait()
-            try:
-                async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
-                    yield PortsRig(rig, port, http)
-            finally:
-                server.should_exit = True
-                await serving
-                await rig.plane.chores.aclose()
+        try:
+            async with (
+                served(front(create_app(rig.plane, KEY), timeout_graceful_shutdown=1)) as port,
+                httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http,
+            ):
+                yield PortsRig(rig, port, http)
+        finally:
+            await rig.plane.chores.aclose()
+
+
+@asynccontextmanager
+async def served(config: uvicorn.Config) -> AsyncIterator[int]:
+    """Run a server while the block lasts, and yield its port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        server = _Quiet(config)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        await server.ready.wait()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
 
 
 class _Quiet(uvicorn.Server):

@@ -8,6 +8,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from torpor.control.proxy.websockets import MAX_MESSAGE
 from torpor.wire.memory import App, Message
@@ -23,7 +24,7 @@ def front(app: App, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         _Quietly(app),
         http=_BoundedHead,
-        ws="websockets-sansio",
+        ws=_PatientWebSocket,
         ws_max_size=MAX_MESSAGE,
         # What is passed on between a client and a server in a sandbox would be compressed on one side only.
         ws_per_message_deflate=False,
@@ -78,6 +79,31 @@ class _BoundedHead(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._progressed = True
         super().on_message_complete()
+
+
+class _PatientWebSocket(WebSocketsSansIOProtocol):
+    """Does not take a client for gone while what it has sent is not taken: its answer to a ping is behind that.
+
+    Uvicorn would, and so end what a client sends much to that is slow to read, or asleep. One that is gone indeed is
+    noticed by the connection then, which is not answered any more.
+    """
+
+    def keepalive_timeout(self) -> None:
+        if self.read_paused:
+            self._wait_for_pong()
+        else:
+            super().keepalive_timeout()
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if self.pong_timer is not None:  # it has just been heard, and what comes next is only being read now
+            self.pong_timer.cancel()
+            self._wait_for_pong()
+        return message
+
+    def _wait_for_pong(self) -> None:
+        if self.ping_timeout is not None:
+            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
 
 
 class _Quietly:
