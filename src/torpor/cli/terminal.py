@@ -197,8 +197,10 @@ class _Joined:
         try:
             last = None
             for event in self._box.events(types=["state"]):
-                last = event.cursor
-            for event in self._box.events(last, types=["state"], follow=True):
+                last = event
+            if last is not None and last.data.get("to") == "hibernated":  # it was awake when this began
+                self._say("asleep; a key wakes it")
+            for event in self._box.events(None if last is None else last.cursor, types=["state"], follow=True):
                 if self._has_ended.is_set():
                     return
                 if event.data.get("to") == "hibernated":
