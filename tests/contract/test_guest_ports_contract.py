@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,10 +130,11 @@ async def test_leaving_a_connection_closes_it(agent: Guest) -> None:
 async def test_a_server_that_breaks_off_is_no_end(agent: Guest) -> None:
     async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
-        # With bytes that were not read, closing is a reset.
         writer.write(b"half")
         await writer.drain()
         await reader.readexactly(1)
+        # So that closing is a reset, whatever has been read by then.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
 
     async with serving(server) as port, agent.dial(port) as connection:
