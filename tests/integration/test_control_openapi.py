@@ -91,3 +91,6 @@ def test_every_answer_is_one_that_is_described(case: schemathesis.Case[Any], kno
         case.query.pop("follow", None)  # it would not end
     headers = {"Authorization": f"Bearer {KEY}"} if case.path.startswith("/v1/") else {}
     case.call_and_validate(headers=headers, checks=CHECKS)
+    for job in HOST.machines[ID].jobs.values() if ID in HOST.machines else ():
+        if job.interpreter is not None:
+            job.interpreter.kill()

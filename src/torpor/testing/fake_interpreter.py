@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import select
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -32,6 +33,15 @@ class FakeInterpreter:
     def is_meant(order: host.ExecOrder) -> bool:
         """Tell whether an order is one for an interpreter."""
         return isinstance(order, host.JobOrder) and order.open_stdin and order.argv[:2] == ["python3", "-c"]
+
+    def kill(self) -> None:
+        """End it, and wait until it is gone. For those who are in no event loop, or in another one."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                gone = os.pidfd_open(self._process.pid)
+                os.kill(self._process.pid, signal.SIGTERM)
+                select.select([gone], [], [])
+                os.close(gone)
 
     async def run(self, read: Callable[[], Awaitable[bytes]], env: dict[str, str]) -> int:
         """Run it with what `read` returns as its input, to its end, and return its exit code."""

@@ -31,7 +31,7 @@ _pids = itertools.count(200)
 class FakeJob:
     """One command. All it writes is kept. With open input only `cat` reads what is sent later.
 
-    A snapshot does not have it, so neither a fork nor a rollback does.
+    A snapshot does not have it, so neither a fork nor a rollback does. `interpreter`: what a code context runs.
     """
 
     def __init__(self, machine: FakeMachine, order: host.ExecOrder, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class FakeJob:
         self._input: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._is_open = order.terminal is not None or (isinstance(order, host.JobOrder) and order.open_stdin)
         self._terminal = None if order.terminal is None else self._new_terminal(order.terminal)
-        self._interpreter = self._new_interpreter() if FakeInterpreter.is_meant(order) else None
+        self.interpreter = self._new_interpreter() if FakeInterpreter.is_meant(order) else None
         self._task = asyncio.create_task(self._run())
         machine.started.set()
 
@@ -120,8 +120,8 @@ class FakeJob:
             raise errors.InvalidRequest(f"there is no signal {name}")
         if self._outcome is not None or self._signal.done():
             raise errors.Conflict(f"the process {self.order.job} has ended")
-        if self._interpreter is not None and name != "SIGKILL":
-            self._interpreter.signal(name)
+        if self.interpreter is not None and name != "SIGKILL":
+            self.interpreter.signal(name)
             return
         self._signal.set_result(name)
 
@@ -166,8 +166,8 @@ class FakeJob:
         order = self.order
         if order.argv in _CATS and self._is_open:
             return await self._cat()
-        if self._interpreter is not None:
-            return await self._interpreter.run(self._read, self._machine.env | self._machine.secrets | order.env)
+        if self.interpreter is not None:
+            return await self.interpreter.run(self._read, self._machine.env | self._machine.secrets | order.env)
         if self._terminal is not None:
             return await self._terminal.serve(order.argv)
         return await self._shell(order.argv, partial(self._write, frames.Kind.STDOUT))
