@@ -19,7 +19,7 @@ demo: ## Run the examples on this machine: an agent's run, hibernation, checkpoi
 
 test: ## Run every test, those on real guests too
 	@tools/setup --dev
-	@$(PYTHON) -m pytest $(ARGS)
+	@tools/test $(ARGS)
 
 check: ## Lint, check formats, types, imports, generated code and pages
 	@tools/setup --dev

@@ -6,7 +6,6 @@ machine is not mistaken for it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from baked_home import bake
 from litter import RUN_VARIABLE, litter_of, processes_of, shared_names
 from running_server import home_sharing_templates
 
@@ -61,24 +61,14 @@ def template_home() -> Path:
 
     Nothing else is to be changed in it; what needs a data directory of its own takes `fresh_home`.
     """
-    from torpor.host.bake import build_template
-
-    home = Path(os.environ.get("TORPOR_TEST_HOME") or ROOT / "build" / "test-home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORPOR_VOLUME", "off")  # so that they can be copied without a mount
-        asyncio.run(build_template(home, "base"))
-    return home
+    return bake("base")
 
 
 @pytest.fixture(scope="session")
 def interpreter_home(template_home: Path) -> Path:
     """The same data directory, with the template `code-interpreter` baked, too."""
-    from torpor.host.bake import build_template
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORPOR_VOLUME", "off")
-        asyncio.run(build_template(template_home, "code-interpreter"))
-    return template_home
+    del template_home
+    return bake("code-interpreter")
 
 
 @pytest.fixture
