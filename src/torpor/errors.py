@@ -19,7 +19,7 @@ Cancellation is never wrapped. `torpor.wire.errors` maps each class to its code 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class TorporError(Exception):
@@ -43,6 +43,53 @@ class TorporError(Exception):
     def details(self) -> dict[str, object]:
         """What this class carries beyond its message, as JSON values that `__init__` takes back by keyword."""
         return {}
+
+
+# What classes of several branches carry is no class of the tree itself.
+if TYPE_CHECKING:
+    _Carrier = TorporError
+else:
+    _Carrier = object
+
+
+class _WithOutput(_Carrier):
+    """Carries what a command had written."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stdout: str = "",
+        stderr: str = "",
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def details(self) -> dict[str, object]:
+        return {"stdout": self.stdout, "stderr": self.stderr}
+
+
+class _WithLimit(_Carrier):
+    """Carries what there is too little of."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str | None = None,
+        limit: int | None = None,
+        used: int | None = None,
+        hint: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.resource, self.limit, self.used = resource, limit, used
+
+    def details(self) -> dict[str, object]:
+        return {"resource": self.resource, "limit": self.limit, "used": self.used}
 
 
 class Refused(TorporError):
@@ -112,7 +159,7 @@ class Misdirected(Refused):
     code = "misdirected"
 
 
-class QuotaExceeded(Refused):
+class QuotaExceeded(_WithLimit, Refused):
     """A limit the caller is held to is used up.
 
     `resource` is what there is too little of, such as "memory"; of `limit`, `used` is in use (bytes, or a count). None
@@ -120,22 +167,6 @@ class QuotaExceeded(Refused):
     """
 
     code = "quota_exceeded"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        resource: str | None = None,
-        limit: int | None = None,
-        used: int | None = None,
-        hint: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, request_id=request_id)
-        self.resource, self.limit, self.used = resource, limit, used
-
-    def details(self) -> dict[str, object]:
-        return {"resource": self.resource, "limit": self.limit, "used": self.used}
 
 
 class OutOfSpace(Refused):
@@ -157,7 +188,7 @@ class Unavailable(TorporError):
     retryable = True
 
 
-class NoCapacity(Unavailable):
+class NoCapacity(_WithLimit, Unavailable):
     """The host has no room for another machine now.
 
     `resource` is what there is too little of, such as "memory"; of `limit`, `used` is in use (bytes, or a count). None
@@ -165,22 +196,6 @@ class NoCapacity(Unavailable):
     """
 
     code = "no_capacity"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        resource: str | None = None,
-        limit: int | None = None,
-        used: int | None = None,
-        hint: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, request_id=request_id)
-        self.resource, self.limit, self.used = resource, limit, used
-
-    def details(self) -> dict[str, object]:
-        return {"resource": self.resource, "limit": self.limit, "used": self.used}
 
 
 class HostUnreachable(Unavailable):
@@ -257,7 +272,7 @@ class SnapshotCorrupt(Failed):
     code = "snapshot_corrupt"
 
 
-class ExecTimeout(Failed):
+class ExecTimeout(_WithOutput, Failed):
     """A command outlasted its timeout and was killed with all its children.
 
     `stdout`, `stderr`: what it wrote before.
@@ -265,24 +280,8 @@ class ExecTimeout(Failed):
 
     code = "exec_timeout"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        stdout: str = "",
-        stderr: str = "",
-        hint: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, request_id=request_id)
-        self.stdout = stdout
-        self.stderr = stderr
 
-    def details(self) -> dict[str, object]:
-        return {"stdout": self.stdout, "stderr": self.stderr}
-
-
-class InterpreterLost(Failed):
+class InterpreterLost(_WithOutput, Failed):
     """A code context's interpreter has ended, and its variables with it; another context can be made.
 
     `stdout`, `stderr`: what the cell wrote in which it ended; empty if that was an earlier one.
@@ -290,24 +289,8 @@ class InterpreterLost(Failed):
 
     code = "interpreter_lost"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        stdout: str = "",
-        stderr: str = "",
-        hint: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, request_id=request_id)
-        self.stdout = stdout
-        self.stderr = stderr
 
-    def details(self) -> dict[str, object]:
-        return {"stdout": self.stdout, "stderr": self.stderr}
-
-
-class CommandFailed(Failed):
+class CommandFailed(_WithOutput, Failed):
     """Raised only where the caller asked for it (`check=True`): the command ended with another code than 0."""
 
     code = "command_failed"
@@ -322,13 +305,11 @@ class CommandFailed(Failed):
         hint: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        super().__init__(message, hint=hint, request_id=request_id)
+        super().__init__(message, stdout=stdout, stderr=stderr, hint=hint, request_id=request_id)
         self.exit_code = exit_code
-        self.stdout = stdout
-        self.stderr = stderr
 
     def details(self) -> dict[str, object]:
-        return {"exit_code": self.exit_code, "stdout": self.stdout, "stderr": self.stderr}
+        return {"exit_code": self.exit_code, **super().details()}
 
 
 class BuildFailed(Failed):

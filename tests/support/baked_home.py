@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from torpor.host.bake import BuildEvent, build_template
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,17 +25,10 @@ def bake(name: str) -> Path:
     """Bake a template in it, or find that it is up to date, and return the directory. Runs beside each other wait."""
     home = shared_home()
     home.parent.mkdir(parents=True, exist_ok=True)
-    before = os.environ.get("TORPOR_VOLUME")
-    os.environ["TORPOR_VOLUME"] = "off"  # so that they can be copied without a mount
-    try:
-        with home.with_name(f"{home.name}.lock").open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            asyncio.run(build_template(home, name, report=_tell))
-    finally:
-        if before is None:
-            del os.environ["TORPOR_VOLUME"]
-        else:
-            os.environ["TORPOR_VOLUME"] = before
+    with pytest.MonkeyPatch.context() as patch, home.with_name(f"{home.name}.lock").open("w") as turn:
+        patch.setenv("TORPOR_VOLUME", "off")  # so that they can be copied without a mount
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        asyncio.run(build_template(home, name, report=_tell))
     return home
 
 

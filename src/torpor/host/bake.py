@@ -18,7 +18,7 @@ from torpor.errors import Forbidden, InvalidRequest, NotFound, SnapshotCorrupt, 
 from torpor.host.building.debian import Debian
 from torpor.host.building.dockerfiles import Dockerfiles
 from torpor.host.building.promote import promote
-from torpor.host.building.roots import Root, Roots
+from torpor.host.building.roots import Root, Roots, recipe_of
 from torpor.host.building.workshop import BuildEvent, Report, Workshop, silent
 from torpor.host.choice import DriverChoice
 from torpor.host.config import HostConfig, volume_from_environment
@@ -28,7 +28,8 @@ from torpor.host.record import BASE
 from torpor.host.views import template_view
 from torpor.kit.files import DRAFT_PREFIX, sweep
 from torpor.model.ids import TemplateName, is_template_name
-from torpor.model.template import BAKE_FORMAT, BAYS, RECIPES, Template
+from torpor.model.steps import SHELL
+from torpor.model.template import BAKE_FORMAT, BAYS, Template
 from torpor.network.addresses import COMMAND_LINE_WORD, GUEST_MAC
 from torpor.storage.frozen import read
 from torpor.storage.images import Images, digest_of
@@ -61,7 +62,6 @@ _COMMAND_LINE = (
     "console=ttyS0 reboot=t panic=-1 random.trust_cpu=on quiet loglevel=4 "
     "lsm=capability audit=0 psi=0 nowatchdog tsc=nowatchdog transparent_hugepage=madvise"
 )
-_SHELL = ("/bin/sh", "-c")
 _MOST_CPUS, _MOST_MEMORY_MIB = 16, 65536
 
 
@@ -113,9 +113,8 @@ def check(order: BuildOrder) -> None:
     """Refuse an order that makes no sense, before anything is done. Raises InvalidRequest, Forbidden."""
     if not is_template_name(order.template):
         raise InvalidRequest(f"template: {order.template!r} is no name of a template")
-    if isinstance(order.source, RecipeSource) and order.source.recipe not in RECIPES:
-        known = ", ".join(sorted(RECIPES))
-        raise InvalidRequest(f"there is no recipe for a template {order.source.recipe!r}; there is: {known}")
+    if isinstance(order.source, RecipeSource):
+        recipe_of(order.source.recipe)
     if isinstance(order.source, SnapshotSource) and (order.cpu, order.memory_mb, order.disk_gb) != (None,) * 3:
         raise InvalidRequest("a template of a snapshot has the snapshot's size", hint="leave cpu, memory and disk out")
     if isinstance(order.source, SnapshotSource) and order.start_command:
@@ -193,7 +192,7 @@ class _Bake:
         images = {**self._machine_images, "root": root.image}
         start = root.start if order.start_command is None else ()
         if order.start_command:
-            start = (*_SHELL, order.start_command)
+            start = (*SHELL, order.start_command)
         meant = (self._name, sizes, images, fingerprint, _COMMAND_LINE, root.defaults, start, root.rehearsal)
         return Template(
             name=self._name,

@@ -15,7 +15,8 @@ from torpor.model.template import Defaults
 _VARIABLE = re.compile(r"[^=\s]+")
 _MODE = re.compile(r"[0-7]{1,4}")
 _OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}(?::[A-Za-z0-9._-]{1,64})?")
-_SHELL = ("/bin/sh", "-c")
+# By what a command runs that is one string.
+SHELL = ("/bin/sh", "-c")
 SCRATCH = "scratch"
 
 
@@ -77,7 +78,7 @@ class Plan:
         """The words of the command that the Dockerfile has of its own; a shell's entry point takes no others."""
         if not self.starts:
             return ()
-        return self.entrypoint if self.entrypoint[: len(_SHELL)] == _SHELL else (*self.entrypoint, *self.command)
+        return self.entrypoint if self.entrypoint[: len(SHELL)] == SHELL else (*self.entrypoint, *self.command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class _Planner:
         return {**self._arguments, **self._defaults.env}
 
     def _run(self, said: Instruction) -> None:
-        words = said.words or (*_SHELL, said.rest)
+        words = said.words or (*SHELL, said.rest)
         unset = {name: value for name, value in self._arguments.items() if name not in self._defaults.env}
         self._steps.append(RunStep(said.line, str(said), words, unset, self._defaults))
 
@@ -252,11 +253,11 @@ class _Planner:
     def _enter(self, said: Instruction) -> None:
         if not self._commands:  # what the base has for a command was meant for its own entry point
             self._command = ()
-        self._entrypoint = said.words or (*_SHELL, said.rest)
+        self._entrypoint = said.words or (*SHELL, said.rest)
         self._enters = True
 
     def _cmd(self, said: Instruction) -> None:
-        self._command = said.words or (*_SHELL, said.rest)
+        self._command = said.words or (*SHELL, said.rest)
         self._commands = True
 
     def _word(self, said: Instruction, text: str) -> str:

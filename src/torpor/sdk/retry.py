@@ -107,6 +107,12 @@ class Reattaching:
         delay = _delay_s(self._retry, self._failed, error)
         return delay if delay < self.left_s() else None
 
+    def wait_s(self, error: TorporError) -> float:
+        """Return how long to wait before the next line, in seconds. Raises what is to be raised if there is none."""
+        if (delay := self.delay_s(error)) is None:
+            raise self.verdict(error) from error.__cause__
+        return delay
+
     def verdict(self, error: TorporError) -> TorporError:
         """Return what is to be raised when `error` was the last line's."""
         return self._unknown if self._unknown is not None and isinstance(error, Unavailable) else error

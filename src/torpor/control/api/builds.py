@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response
-from starlette.types import Send
 
 from torpor import errors
-from torpor.control.api.answers import BEAT_S, Watched, beating, part
 from torpor.control.api.build_body import BuildBody
 from torpor.control.api.deps import IdempotencyKey, Targets, TheCaller, ThePlane, Workspace
 from torpor.control.api.problems import refusals
-from torpor.control.api.stream import MEDIA_TYPE
+from torpor.control.api.stream import Following
 from torpor.control.service import builds
 from torpor.control.service.builds import Wish
 from torpor.control.service.claims import checked_key
@@ -111,7 +110,8 @@ async def build_log(
     ] = None,
 ) -> Response:
     """Read what a build has said, as server-sent events."""
-    return _Log(plane, await builds.show_build(plane, workspace, build), last_event_id or 0, follow=follow)
+    found = await builds.show_build(plane, workspace, build)
+    return Following(plane.clock, _followed(plane, found, last_event_id or 0, follow=follow), _event(END, END))
 
 
 @router.delete("/builds/{build}", status_code=204, responses=_ONE)
@@ -146,28 +146,10 @@ def view_of(build: Build, position: int | None) -> BuildView:
     )
 
 
-class _Log(Watched):
-    """The lines as they come, a comment in every BEAT_S, and the end."""
-
-    def __init__(self, plane: Plane, build: Build, after: int, *, follow: bool) -> None:
-        super().__init__()
-        self._plane, self._build, self._after, self._follow = plane, build, after, follow
-
-    async def work(self, send: Send) -> None:
-        await self.begin(send, MEDIA_TYPE)
-        await send(part(b": beat\n\n"))
-        await beating(self._pass_on(send), self._beat(send))
-        await send(part(_event(END, END), more=False))
-
-    async def _pass_on(self, send: Send) -> None:
-        async with aclosing(builds.log_of(self._plane, self._build, self._after, follow=self._follow)) as lines:
-            async for line in lines:
-                await send(part(f"id: {line.number}\n".encode() + _event("line", marked(line.text))))
-
-    async def _beat(self, send: Send) -> None:
-        while True:
-            await self._plane.clock.sleep(BEAT_S)
-            await send(part(b": beat\n\n"))
+async def _followed(plane: Plane, build: Build, after: int, *, follow: bool) -> AsyncGenerator[bytes, None]:
+    async with aclosing(builds.log_of(plane, build, after, follow=follow)) as lines:
+        async for line in lines:
+            yield f"id: {line.number}\n".encode() + _event("line", marked(line.text))
 
 
 def _event(name: str, data: str) -> bytes:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
-from starlette.types import Send
 
 from torpor import errors
-from torpor.control.api.answers import BEAT_S, Piped, Watched, beating, part
+from torpor.control.api.answers import Piped
 from torpor.control.api.deps import ThePlane, TheSandbox
 from torpor.control.api.problems import refusals
-from torpor.control.api.stream import MEDIA_TYPE
+from torpor.control.api.stream import Following
 from torpor.control.service import files
 from torpor.control.service.console import follow_console
 from torpor.control.service.plane import Plane
@@ -22,7 +22,6 @@ from torpor.wire.logs import LogLine
 
 router = APIRouter(prefix="/v1/sandboxes/{id}", tags=["files"])
 
-_BEAT = b": beat\n\n"
 _TEXT: dict[int | str, dict[str, Any]] = {
     **refusals(errors.NotFound, errors.Conflict, errors.SandboxLost),
     200: {
@@ -46,31 +45,13 @@ async def read_console(
     if not follow:
         return Piped(files.logs(plane, owned), "text/plain; charset=utf-8")
     await show(plane, owned)
-    return _Followed(plane, owned)
+    return Following(plane.clock, _followed(plane, owned))
 
 
-class _Followed(Watched):
-    """Lines as they come, and a comment in every BEAT_S; ends with the sandbox or its client."""
-
-    def __init__(self, plane: Plane, owned: Owned) -> None:
-        super().__init__()
-        self._plane, self._owned = plane, owned
-
-    async def work(self, send: Send) -> None:
-        await self.begin(send, MEDIA_TYPE)
-        await send(part(_BEAT))
-        await beating(self._pass_on(send), self._beat(send))
-        await send(part(b"", more=False))
-
-    async def _pass_on(self, send: Send) -> None:
-        async with aclosing(follow_console(self._plane, self._owned)) as lines:
-            async for line in lines:
-                await send(part(f"data: {ascii_json(line)}\n\n".encode("ascii")))
-
-    async def _beat(self, send: Send) -> None:
-        while True:
-            await self._plane.clock.sleep(BEAT_S)
-            await send(part(_BEAT))
+async def _followed(plane: Plane, owned: Owned) -> AsyncGenerator[bytes, None]:
+    async with aclosing(follow_console(plane, owned)) as lines:
+        async for line in lines:
+            yield f"data: {ascii_json(line)}\n\n".encode("ascii")
 
 
 def ascii_json(line: str) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import JSONResponse, Response
-from starlette.types import Send
 
 from torpor import errors
-from torpor.control.api.answers import BEAT_S, Watched, beating, part
 from torpor.control.api.deps import ThePlane, TheSandbox, Workspace
 from torpor.control.api.problems import refusals
-from torpor.control.api.stream import MEDIA_TYPE
+from torpor.control.api.stream import Following
 from torpor.control.api.views import event_view
 from torpor.control.service.events import LATEST, follow, owner_of, page, place_of
 from torpor.control.service.plane import Plane
@@ -88,35 +87,17 @@ async def _answer(plane: Plane, workspace: WorkspaceId, sandbox: SandboxId | Non
     after = await place_of(plane, asked.cursor)
     listing = EventListing(workspace, sandbox, after, asked.limit, asked.types)
     if asked.follow:
-        return Following(plane, listing)
+        return Following(plane.clock, _followed(plane, listing))
     found = await page(plane, listing)
     last = found[-1].number if found else after
     shown = EventPage(items=[event_view(event) for event in found], next_cursor=str(last))
     return JSONResponse(shown.model_dump(mode="json"))
 
 
-class Following(Watched):
-    """Events as they come, each with its cursor as `id`, and a comment in every BEAT_S; ends when the client does."""
-
-    def __init__(self, plane: Plane, listing: EventListing) -> None:
-        super().__init__()
-        self._plane = plane
-        self._listing = listing
-
-    async def work(self, send: Send) -> None:
-        await self.begin(send, MEDIA_TYPE)
-        await send(part(b": beat\n\n"))
-        await beating(self._pass_on(send), self._beat(send))
-
-    async def _pass_on(self, send: Send) -> None:
-        async with aclosing(follow(self._plane, self._listing)) as events:
-            async for event in events:
-                await send(part(told(event)))
-
-    async def _beat(self, send: Send) -> None:
-        while True:
-            await self._plane.clock.sleep(BEAT_S)
-            await send(part(b": beat\n\n"))
+async def _followed(plane: Plane, listing: EventListing) -> AsyncGenerator[bytes, None]:
+    async with aclosing(follow(plane, listing)) as events:
+        async for event in events:
+            yield told(event)
 
 
 def told(event: Event) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -15,15 +14,14 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from torpor import errors
-from torpor.control.api.answers import BEAT_S, Patient, Watched, beating, part
+from torpor.control.api.answers import Patient
 from torpor.control.api.deps import IdempotencyKey, ThePlane, TheSandbox
 from torpor.control.api.problems import refusals
-from torpor.control.api.stream import MEDIA_TYPE, START_S, event
+from torpor.control.api.stream import Told, event
 from torpor.control.service import repl
 from torpor.control.service.kernel import Said, is_at_rest
 from torpor.kit.clock import Clock
 from torpor.wire import host
-from torpor.wire.errors import to_body
 from torpor.wire.repl import PYTHON, CellAnswer, NewSession, RunCode, SessionList, SessionView
 
 router = APIRouter(prefix="/v1/sandboxes/{id}/repl/sessions", tags=["code contexts"])
@@ -47,7 +45,6 @@ _STREAMED: dict[str, Any] = {
     ),
     "content": {"text/event-stream": {"schema": _EVENT}},
 }
-_BEAT = b": beat\n\n"
 # The exit code of a cell that outlasted its timeout, as `timeout` has it, and of one whose interpreter has ended.
 _TIMED_OUT, _LOST = 124, 137
 
@@ -170,8 +167,8 @@ class _PatientCell(Patient):
             )
 
 
-class _CellEvents(Watched):
-    """What a cell writes and shows as it comes, then `exit` or `error`, and a comment in every BEAT_S of silence."""
+class _CellEvents(Told):
+    """What a cell writes and shows as it comes, then `exit` or `error`."""
 
     def __init__(
         self,
@@ -180,45 +177,17 @@ class _CellEvents(Watched):
         cell: repl.Cell,
         request_id: str,
     ) -> None:
-        super().__init__()
-        self._clock = clock
+        super().__init__(clock, request_id)
         self._saying = saying
         self._cell = cell
-        self._request_id = request_id
-        self._last_sent = 0.0
-        self._sending = asyncio.Lock()
 
-    async def work(self, send: Send) -> None:
-        try:
-            await beating(self._run(send), self._beat(send))
-        except errors.TorporError as error:
-            if not self._begun:
-                raise
-            await self._give(send, event("error", to_body(error, self._request_id).model_dump()))
-        await send(part(b"", more=False))
-
-    async def _run(self, send: Send) -> None:
+    async def run(self, send: Send) -> None:
         async with self._saying as saying:
             async for said in saying:
-                await self._give(send, self._told(said))
+                await self.start(send, beat=False)
+                await self.give(send, self._told(said))
 
     def _told(self, said: Said) -> bytes:
         if said.kind == "done":
             return event("exit", repl.end_of(said, self._cell).model_dump())
         return event(said.kind, {"data": said.data} if said.kind == "result" else {"chunk": said.text})
-
-    async def _give(self, send: Send, data: bytes) -> None:
-        self._last_sent = self._clock.monotonic()
-        async with self._sending:
-            if not self._begun:
-                await self.begin(send, MEDIA_TYPE)
-            await send(part(data))
-
-    async def _beat(self, send: Send) -> None:
-        await self._clock.sleep(START_S)
-        while True:
-            silent_for = self._clock.monotonic() - self._last_sent
-            if silent_for >= BEAT_S or not self._begun:
-                await self._give(send, _BEAT)
-            else:
-                await self._clock.sleep(BEAT_S - silent_for)

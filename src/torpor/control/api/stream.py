@@ -1,4 +1,4 @@
-"""A command's output as server-sent events."""
+"""Server-sent events: what goes on for as long as somebody listens, and the output of a command."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import base64
 import codecs
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -42,7 +43,8 @@ STREAMED: dict[str, Any] = {
     ),
     "content": {"text/event-stream": {"schema": _EVENT}},
 }
-_BEAT = b": beat\n\n"
+# What says that the line holds.
+BEAT = b": beat\n\n"
 # A host may answer only with the command's first output. Refusals come sooner than this, so that they have a status.
 START_S = 1.0
 
@@ -60,13 +62,95 @@ class Listened:
     is_there: Callable[[], Coroutine[Any, Any, bool]] | None = None
 
 
-class Events(Watched):
-    """`stdout` and `stderr` as they come, then `exit` or `error`, and a comment in every BEAT_S of silence.
+class Following(Watched):
+    """Events as they come, a comment in every BEAT_S, and `last` behind them; ends with them, or with its client."""
+
+    def __init__(self, clock: Clock, events: AsyncGenerator[bytes, None], last: bytes = b"") -> None:
+        super().__init__()
+        self._clock, self._events, self._last = clock, events, last
+
+    async def work(self, send: Send) -> None:
+        await self.begin(send, MEDIA_TYPE)
+        await send(part(BEAT))
+        await beating(self._pass_on(send), self._beat(send))
+        await send(part(self._last, more=False))
+
+    async def _pass_on(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            async for told in events:
+                await send(part(told))
+
+    async def _beat(self, send: Send) -> None:
+        while True:
+            await self._clock.sleep(BEAT_S)
+            await send(part(BEAT))
+
+
+class Told(Watched):
+    """Events of something that runs, then `exit` or `error`, and a comment in every BEAT_S of silence.
+
+    It begins with the first event, or at START_S. A stream that ends without either of the two was broken off, and says
+    nothing of the end of what runs.
+    """
+
+    def __init__(self, clock: Clock, request_id: str) -> None:
+        super().__init__()
+        self._clock = clock
+        self._request_id = request_id
+        self._last_sent = 0.0
+        self._starting = asyncio.Lock()
+
+    async def work(self, send: Send) -> None:
+        try:
+            await beating(self.run(send), self._beat(send))
+        except TorporError as error:
+            if not self._begun:
+                raise
+            await self.flush(send)
+            await self.give(send, event("error", to_body(error, self._request_id).model_dump()))
+        await send(part(b"", more=False))
+
+    @abstractmethod
+    async def run(self, send: Send) -> None:
+        """Send the events, `exit` last. A TorporError becomes `error`, or the answer where nothing was sent yet."""
+
+    async def flush(self, send: Send) -> None:
+        """Send what was held back."""
+
+    async def look(self, send: Send) -> None:
+        """Send what is to be told beside the events; called at START_S, and with each beat."""
+
+    async def start(self, send: Send, *, beat: bool = True) -> None:
+        """Begin, if that was not done, with a beat unless an event follows at once."""
+        async with self._starting:
+            if not self._begun:
+                await self.begin(send, MEDIA_TYPE)
+                if beat:
+                    await self.give(send, BEAT)
+
+    async def give(self, send: Send, data: bytes) -> None:
+        """Send an event."""
+        self._last_sent = self._clock.monotonic()
+        await send(part(data))
+
+    async def _beat(self, send: Send) -> None:
+        await self._clock.sleep(START_S)
+        await self.start(send)
+        await self.look(send)
+        while True:
+            silent_for = self._clock.monotonic() - self._last_sent
+            if silent_for >= BEAT_S:
+                await self.give(send, BEAT)
+                await self.look(send)
+            else:
+                await self._clock.sleep(BEAT_S - silent_for)
+
+
+class Events(Told):
+    """`stdout` and `stderr` as they come, then `exit` or `error`.
 
     Where `started` is to be told, it is told before the first of these, or as soon as the guest is known to have the
     command; that is asked at START_S, and with each beat.
-
-    A stream that ends without either of these two was broken off, and says nothing of the command's end.
     """
 
     def __init__(
@@ -76,46 +160,26 @@ class Events(Watched):
         command: Listened,
         request_id: str,
     ) -> None:
-        super().__init__()
+        super().__init__(clock, request_id)
         if command.job is not None:
             self.more_headers = [process_header(command.job)]
-        self._clock = clock
         self._frames = frames
         self._command = command
         self._has_told_started = command.is_there is None
         self._writers = {kind: writer_for(command.encoding) for kind in (Kind.STDOUT, Kind.STDERR)}
-        self._request_id = request_id
-        self._last_sent = 0.0
-        self._starting = asyncio.Lock()
 
-    async def work(self, send: Send) -> None:
-        try:
-            await beating(self._run(send), self._beat(send))
-        except TorporError as error:
-            if not self._begun:
-                raise
-            await self._flush(send)
-            await self._give(send, event("error", to_body(error, self._request_id).model_dump()))
-        await send(part(b"", more=False))
-
-    async def _run(self, send: Send) -> None:
+    async def run(self, send: Send) -> None:
         async with self._frames as frames:
-            await self._start(send)
+            await self.start(send)
             await self._pass_on(frames, send)
-
-    async def _start(self, send: Send) -> None:
-        async with self._starting:
-            if not self._begun:
-                await self.begin(send, MEDIA_TYPE)
-                await self._give(send, _BEAT)
 
     async def _tell_started(self, send: Send) -> None:
         async with self._starting:
             if not self._has_told_started:
-                await self._give(send, event("started", {"process_id": self._command.job}))
+                await self.give(send, event("started", {"process_id": self._command.job}))
                 self._has_told_started = True
 
-    async def _look(self, send: Send) -> None:
+    async def look(self, send: Send) -> None:
         """Tell that the command is there if it is. A guest that does not say so soon keeps no beat waiting."""
         is_there = self._command.is_there
         if is_there is None or self._has_told_started:
@@ -131,40 +195,24 @@ class Events(Watched):
             if kind is Kind.EXIT:
                 await self._exit(host.ExecOutcome.model_validate_json(payload), send)
             elif chunk := self._writers[kind].feed(payload):
-                await self._give(send, event(kind.name.lower(), {"chunk": chunk}))
+                await self.give(send, event(kind.name.lower(), {"chunk": chunk}))
 
     async def _exit(self, outcome: host.ExecOutcome, send: Send) -> None:
         if outcome.timed_out:
             raise timed_out(self._command.timeout_s)
-        await self._flush(send)
+        await self.flush(send)
         said = StreamExit(
             exit_code=outcome.exit_code,
             duration_ms=outcome.duration_ms,
             signal=outcome.signal,
             oom_killed=outcome.oom_killed,
         )
-        await self._give(send, event("exit", said.model_dump()))
+        await self.give(send, event("exit", said.model_dump()))
 
-    async def _flush(self, send: Send) -> None:
+    async def flush(self, send: Send) -> None:
         for kind, writer in self._writers.items():
             if rest := writer.rest():
-                await self._give(send, event(kind.name.lower(), {"chunk": rest}))
-
-    async def _give(self, send: Send, data: bytes) -> None:
-        self._last_sent = self._clock.monotonic()
-        await send(part(data))
-
-    async def _beat(self, send: Send) -> None:
-        await self._clock.sleep(START_S)
-        await self._start(send)
-        await self._look(send)
-        while True:
-            silent_for = self._clock.monotonic() - self._last_sent
-            if silent_for >= BEAT_S:
-                await self._give(send, _BEAT)
-                await self._look(send)
-            else:
-                await self._clock.sleep(BEAT_S - silent_for)
+                await self.give(send, event(kind.name.lower(), {"chunk": rest}))
 
 
 class Writer(Protocol):

@@ -14,6 +14,7 @@ from websockets.frames import CloseCode
 
 from torpor.control.api.dialects import MAX_FRAME_BYTES, Broken, Dialect, Eof, Input, Ping, Said
 from torpor.control.api.problems import answer_for
+from torpor.control.proxy.websockets import closing
 from torpor.control.service import processes
 from torpor.control.service.execute import timed_out
 from torpor.control.service.plane import Plane
@@ -29,7 +30,6 @@ _log = structlog.get_logger("torpor.control")
 
 # A client that has the WebSocket has so long to say what is to be run, in seconds.
 _ORDER_S = 30.0
-_MAX_REASON = 123
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Line:
         if not self._is_closed:
             self._is_closed = True
             with suppress(OSError):
-                await self._send({"type": "websocket.close", "code": int(code), "reason": _cut(reason)})
+                await self._send(closing(code, reason))
 
     async def refuse(self, error: TorporError) -> None:
         """Answer with an HTTP status, or where it is too late for that close with the sentence."""
@@ -256,7 +256,3 @@ class _Typing:
 def _check(name: str, at: int, start: int, end: int) -> None:
     if not start <= at <= end:
         raise InvalidRequest(f"{name} is {at}, and what is kept of the process's output is from {start} to {end}")
-
-
-def _cut(reason: str) -> str:
-    return reason.encode()[:_MAX_REASON].decode(errors="ignore")

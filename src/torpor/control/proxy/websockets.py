@@ -150,15 +150,15 @@ class _Line:
                 if isinstance(event, Frame) and (message := self._message(event)) is not None:
                     await send(message)
         except Failed:  # told as what it is: a WebSocket has no other way to break off
-            await send(_close(_BAD_GATEWAY, "the server in the sandbox broke the connection off"))
+            await send(closing(_BAD_GATEWAY, "the server in the sandbox broke the connection off"))
             return
         # What the server has said, or what was said to it because of what it had done.
         said = self._protocol.close_rcvd or self._protocol.close_sent
         if said is None:
-            await send(_close(_BAD_GATEWAY, "the server in the sandbox did not close the WebSocket as it should"))
+            await send(closing(_BAD_GATEWAY, "the server in the sandbox did not close the WebSocket as it should"))
         else:
             code = CloseCode.NORMAL_CLOSURE if said.code == CloseCode.NO_STATUS_RCVD else said.code
-            await send(_close(code, said.reason))
+            await send(closing(code, said.reason))
 
     def _message(self, frame: Frame) -> Message | None:
         """Return the message that a frame completes."""
@@ -207,7 +207,8 @@ def _subprotocols(given: Headers) -> list[Subprotocol]:
     return [Subprotocol(word.strip()) for word in offered if word.strip()]
 
 
-def _close(code: int, reason: str) -> Message:
+def closing(code: int, reason: str) -> Message:
+    """Return what closes a client's WebSocket; a reason that is longer than a close can hold is cut."""
     return {"type": "websocket.close", "code": int(code), "reason": _cut(reason)}
 
 

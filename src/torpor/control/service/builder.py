@@ -69,17 +69,19 @@ class Builder:
 
         Raises Busy and HostUnreachable if the host cannot build now: then it waits on in its place.
         """
-        waiting = [one for one in await self._store.open_builds() if one.status is Status.QUEUED]
-        for build in in_turn(waiting, await self._store.served()):
-            await self._run(build)
-            return True
-        return False
+        waiting = await self._queue()
+        if not waiting:
+            return False
+        await self._run(waiting[0])
+        return True
 
     async def positions(self) -> dict[BuildId, int]:
         """Return which place in the queue each build has that waits, the next one 1."""
+        return {build.id: place for place, build in enumerate(await self._queue(), start=1)}
+
+    async def _queue(self) -> list[Build]:
         waiting = [one for one in await self._store.open_builds() if one.status is Status.QUEUED]
-        ordered = in_turn(waiting, await self._store.served())
-        return {build.id: place for place, build in enumerate(ordered, start=1)}
+        return list(in_turn(waiting, await self._store.served()))
 
     async def cancel(self, build_id: BuildId) -> None:
         """End a build, whether it waits or runs, and return when it has ended; fine if it has."""

@@ -15,13 +15,13 @@ from torpor.control.service.plane import Plane
 from torpor.control.service.sandboxes import Owned
 from torpor.errors import ExecTimeout, InvalidRequest, TorporError
 from torpor.model.ids import JobId, job_id_from
+from torpor.model.steps import SHELL
 from torpor.wire import host
 from torpor.wire.frames import Frame, Kind
 from torpor.wire.public import MAX_COLLECTED_BYTES, MAX_STDIN_BYTES, ExecAnswer, ExecCommand
 
 # So much of a command goes into an event.
 _TOLD_CHARACTERS = 200
-_SHELL = ["/bin/sh", "-c"]
 
 
 def order_for(command: ExecCommand, job: JobId | None = None) -> host.ExecOrder:
@@ -54,7 +54,7 @@ async def has_job(plane: Plane, owned: Owned, job: JobId) -> bool:
 
 
 def _argv(cmd: str | list[str]) -> list[str]:
-    argv = [*_SHELL, cmd] if isinstance(cmd, str) else cmd
+    argv = [*SHELL, cmd] if isinstance(cmd, str) else cmd
     if not argv or not argv[0] or (isinstance(cmd, str) and not cmd.strip()):
         raise InvalidRequest("cmd is empty; it has to name a command")
     if any("\0" in word for word in argv):
@@ -106,7 +106,7 @@ class Told:
 
 def spoken(order: host.ExecOrder) -> str:
     """Return a command as events tell it: what the shell was given, or the words, cut where they are long."""
-    words = order.argv[2:] if order.argv[:2] == _SHELL else order.argv
+    words = order.argv[2:] if tuple(order.argv[:2]) == SHELL else order.argv
     return " ".join(words)[:_TOLD_CHARACTERS]
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -19,28 +18,14 @@ from torpor.control.store.access import (
     other_key_request,
     too_many_keys,
 )
+from torpor.control.store.sql_part import SqlPart
 from torpor.control.store.tables import UtcTime, audit, keys
 from torpor.model.access import AuditEntry, AuditKind, Key, NewAuditEntry, Role
 from torpor.model.ids import WorkspaceId
 
-T = TypeVar("T")
-Work = Callable[[AsyncConnection], Awaitable[T]]
 
-
-class SqlAccess(ABC):
+class SqlAccess(SqlPart):
     """The part of a store over SQLAlchemy that keeps keys and the audit log."""
-
-    @abstractmethod
-    async def _read(self, work: Work[T]) -> T:
-        """Do what only reads."""
-
-    @abstractmethod
-    async def _write(self, work: Work[T]) -> T:
-        """Do what has to be on the disk when it is done."""
-
-    @abstractmethod
-    async def _note(self, work: Work[T]) -> T:
-        """Do what may be lost with the machine's power."""
 
     async def add_key(self, key: Key, now: datetime, claim: KeyClaim | None = None) -> Key:
         async def work(connection: AsyncConnection) -> Key:

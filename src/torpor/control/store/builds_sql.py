@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Row, Select, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.control.store.builds import MOST_ENDED, BuildClaim, other_build_request
+from torpor.control.store.sql_part import SqlPart
 from torpor.control.store.tables import IS_OPEN_BUILD, build_lines, builds, templates
 from torpor.model.builds import UNDER_WAY, Build, LogLine, OwnTemplate, Status
 from torpor.model.ids import BuildId, TemplateName, WorkspaceId
 
-T = TypeVar("T")
-Work = Callable[[AsyncConnection], Awaitable[T]]
 
-
-class SqlBuilds(ABC):
+class SqlBuilds(SqlPart):
     """The part of a store over SQLAlchemy that keeps builds and what came of them."""
-
-    @abstractmethod
-    async def _read(self, work: Work[T]) -> T:
-        """Do what only reads."""
-
-    @abstractmethod
-    async def _write(self, work: Work[T]) -> T:
-        """Do what has to be on the disk when it is done."""
-
-    @abstractmethod
-    async def _note(self, work: Work[T]) -> T:
-        """Do what may be lost with the machine's power."""
 
     async def add_build(self, build: Build, claim: BuildClaim | None = None) -> Build:
         async def work(connection: AsyncConnection) -> Build:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.control.store.rows import to_sandbox
+from torpor.control.store.sql_part import SqlPart
 from torpor.control.store.tables import HAS_VOLUMES, sandboxes, volumes
 from torpor.control.store.volumes import volume_name_taken
 from torpor.model.ids import VolumeId, WorkspaceId
 from torpor.model.sandbox import Sandbox
 from torpor.model.volume import Volume
 
-T = TypeVar("T")
-Work = Callable[[AsyncConnection], Awaitable[T]]
 
-
-class SqlVolumes(ABC):
+class SqlVolumes(SqlPart):
     """The part of a store over SQLAlchemy that keeps volumes."""
-
-    @abstractmethod
-    async def _read(self, work: Work[T]) -> T:
-        """Do what only reads."""
-
-    @abstractmethod
-    async def _write(self, work: Work[T]) -> T:
-        """Do what has to be on the disk when it is done."""
 
     async def add_volume(self, volume: Volume) -> None:
         new = insert(volumes).values(**asdict(volume))

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from torpor.errors import BootFailed, Failed, RestoreFailed
+from torpor.errors import Failed
 from torpor.guest.client import Guest, connect
 from torpor.host.building.workshop import Workshop
-from torpor.host.flow.boot import ATTEMPTS, BOOT_PATIENCE_S, logged_place
+from torpor.host.flow.boot import BOOT_PATIENCE_S, booted, logged_place
 from torpor.host.hardware import hardware_of
 from torpor.kit.owning import own
 from torpor.model.identity import NOBODY
@@ -40,14 +40,7 @@ async def working_guest(shop: Workshop, described: Template, folder: Path) -> As
     """
     async with AsyncExitStack() as undo:
         await undo.enter_async_context(shop.admit(described))
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                guest = await _boot(shop, described, folder, undo)
-                break
-            except (BootFailed, RestoreFailed) as error:
-                if attempt == ATTEMPTS:
-                    raise BootFailed(f"the guest did not come up: {error.message}", hint=f"see {shop.log}") from error
-        yield guest
+        yield await booted(lambda: _boot(shop, described, folder, undo), shop.log)
 
 
 async def _boot(shop: Workshop, described: Template, folder: Path, undo: AsyncExitStack) -> Guest:

@@ -13,7 +13,7 @@ from torpor.host.building.debian import Debian
 from torpor.host.building.workshop import Workshop
 from torpor.kit.files import aside, remove_tree, sha256_of
 from torpor.model.ids import TemplateName
-from torpor.model.template import BAKE_FORMAT, RECIPES, Defaults
+from torpor.model.template import BAKE_FORMAT, RECIPES, Defaults, Recipe
 from torpor.storage import oci
 from torpor.storage.disks import grow
 from torpor.storage.images import digest_of
@@ -46,6 +46,14 @@ class Root:
     rehearsal: tuple[tuple[str, ...], ...] = ()
 
 
+def recipe_of(name: str) -> Recipe:
+    """Return the recipe of that name. Raises InvalidRequest, naming those there are."""
+    recipe = RECIPES.get(TemplateName(name))
+    if recipe is None:
+        raise InvalidRequest(f"there is no recipe for a template {name!r}; there is: {', '.join(sorted(RECIPES))}")
+    return recipe
+
+
 class Roots:
     """Finds or makes root file systems for one build. `disk_gib`: so large is the disk, or larger if it has to be."""
 
@@ -54,9 +62,7 @@ class Roots:
 
     async def of_recipe(self, name: str, disk_gib: int | None) -> Root:
         """Return a recipe's. Raises InvalidRequest for one that there is not, Unsupported, Failed."""
-        recipe = RECIPES.get(TemplateName(name))
-        if recipe is None:
-            raise InvalidRequest(f"there is no recipe for a template {name!r}; there is: {', '.join(sorted(RECIPES))}")
+        recipe = recipe_of(name)
         recipe = replace(recipe, disk_gib=max(recipe.disk_gib, disk_gib or 0))
         maker = self._debian.root(recipe)
         image = await self.ensured(maker.inputs, maker.detail, maker.make)

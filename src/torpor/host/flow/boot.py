@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from torpor.errors import BootFailed, Failed, RestoreFailed
 from torpor.guest.client import Guest, connect
@@ -26,9 +27,11 @@ from torpor.vmm.bounded_log import read_log
 from torpor.vmm.driver import Driver, Place
 from torpor.wire.host import ExecOrder
 
+T = TypeVar("T")
+
 # A boot takes about five seconds under emulation; one that takes this long hangs, and is tried once more.
 BOOT_PATIENCE_S = 60.0
-ATTEMPTS = 2
+_ATTEMPTS = 2
 PLACE = "place"
 _QUIESCE_S = 10.0
 # The guest's kernel cleans up after commands some time later and says nothing of it (control groups, writeback); what
@@ -66,13 +69,21 @@ async def boot_and_freeze(
     Raises BootFailed, FreezeFailed, OutOfSpace, Failed for a start command that ends with an error; what the machine
     and its guest said is in the log then, as it is after success.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return await _attempt(driver, images, template, draft, log, rehearsal)
-        except (BootFailed, RestoreFailed) as error:
-            if attempt == ATTEMPTS:
-                raise BootFailed(f"the guest did not come up: {error.message}", hint=f"see {log}") from error
-    raise AssertionError("the last attempt returns or raises")
+    return await booted(lambda: _attempt(driver, images, template, draft, log, rehearsal), log)
+
+
+async def booted(attempt: Callable[[], Awaitable[T]], log: Path) -> T:
+    """Return what an attempt to boot returns; one that fails is made once more.
+
+    Raises BootFailed where the last one failed too, and what else an attempt raises.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(BootFailed, RestoreFailed):
+            return await attempt()
+    try:
+        return await attempt()
+    except (BootFailed, RestoreFailed) as error:
+        raise BootFailed(f"the guest did not come up: {error.message}", hint=f"see {log}") from error
 
 
 async def _attempt(

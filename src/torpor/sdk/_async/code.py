@@ -150,10 +150,7 @@ class AsyncCodeContext:
             except TorporError as error:
                 if running.end is not None:
                     return
-                delay = patience.delay_s(error)
-                if delay is None:
-                    raise patience.verdict(error) from error.__cause__
-                await async_sleep(delay)
+                await async_sleep(patience.wait_s(error))
 
     async def _give_up(self) -> None:
         """Interrupt the cell, if the server can be told so within some seconds."""

@@ -84,10 +84,7 @@ async def _followed(
             raise failure.told() from failure
         except TorporError as failure:
             error = failure
-        delay = patience.delay_s(error)
-        if delay is None:
-            raise patience.verdict(error) from error.__cause__
-        await async_sleep(delay)
+        await async_sleep(patience.wait_s(error))
 
 
 async def _heard(client: AsyncClient, path: str, query: Query, patience: Reattaching) -> AsyncGenerator[Event, None]:

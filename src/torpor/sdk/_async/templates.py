@@ -139,10 +139,7 @@ class AsyncTemplates:
                 raise failure.told() from failure
             except TorporError as failure:
                 error = failure
-            delay = patience.delay_s(error)
-            if delay is None:
-                raise patience.verdict(error) from error.__cause__
-            await async_sleep(delay)
+            await async_sleep(patience.wait_s(error))
 
     async def cancel_build(self, id: str) -> None:
         """End a build that waits or runs; fine if it has ended. Raises NotFound."""

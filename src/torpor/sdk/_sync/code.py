@@ -149,10 +149,7 @@ class CodeContext:
             except TorporError as error:
                 if running.end is not None:
                     return
-                delay = patience.delay_s(error)
-                if delay is None:
-                    raise patience.verdict(error) from error.__cause__
-                sync_sleep(delay)
+                sync_sleep(patience.wait_s(error))
 
     def _give_up(self) -> None:
         """Interrupt the cell, if the server can be told so within some seconds."""

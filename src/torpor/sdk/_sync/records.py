@@ -80,10 +80,7 @@ def _followed(client: Client, path: str, cursor: str | None, types: Sequence[str
             raise failure.told() from failure
         except TorporError as failure:
             error = failure
-        delay = patience.delay_s(error)
-        if delay is None:
-            raise patience.verdict(error) from error.__cause__
-        sync_sleep(delay)
+        sync_sleep(patience.wait_s(error))
 
 
 def _heard(client: Client, path: str, query: Query, patience: Reattaching) -> Generator[Event, None]:
