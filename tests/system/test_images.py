@@ -21,7 +21,9 @@ from torpor.wire.builds import BuildOrder
 from torpor.wire.host import Freeze
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes root file systems")
-APPLETS = ("sh", "cat", "id", "ls", "pwd", "env", "sleep", "mkdir", "true", "date")
+APPLETS = ("sh", "cat", "id", "ls", "pwd", "env", "sleep", "mkdir", "mv", "true", "date")
+# Counts in a file that is whole at every instant.
+COUNTING = "n=0; while true; do n=$((n+1)); echo $n >/tmp/next && mv /tmp/next /tmp/count; sleep 0.1; done"
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +49,8 @@ def small_system(busybox: bytes) -> bytes:
 async def test_a_tar_without_python_or_glibc_becomes_a_template_whose_program_runs_from_the_start(
     agent: HostAgent, busybox: bytes
 ) -> None:
-    script = "n=0; while true; do n=$((n+1)); echo $n >/tmp/count; sleep 0.1; done"
     view = await agent.build(
-        {"template": "small", "source": {"kind": "rootfs"}, "memory_mb": 128, "disk_gb": 1, "start_command": script},
+        {"template": "small", "source": {"kind": "rootfs"}, "memory_mb": 128, "disk_gb": 1, "start_command": COUNTING},
         {"rootfs.tar": small_system(busybox)},
     )
     assert (view.memory_mb, view.disk_gb) == (128, 1)
