@@ -47,6 +47,17 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     assert not litter, "the run left behind:\n" + "\n".join(litter)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard() -> Iterator[None]:
+    """Take SIGINT as programs at a terminal do, and so let those the tests start.
+
+    A shell without job control has what it starts in the background ignore it, and so would all that this starts.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(autouse=True)
 def logging_is_as_before() -> Iterator[None]:
     """Undo what a command that ran in this process has set up for its log."""
