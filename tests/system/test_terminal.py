@@ -9,11 +9,11 @@ import os
 import subprocess
 import sys
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
 from real_terminal import on_terminal
 from running_server import RunningServer
-from torpor import Pty, Sandbox
+from torpor import Process, Pty, Sandbox
 
 PATIENCE_S = 60
 
@@ -115,6 +115,45 @@ def test_a_terminal_and_a_command_on_websockets(server: RunningServer, sandbox: 
     assert said[0] == {"exit": 5}
     assert [one["data"] for one in said if one.get("type") == "stdout"] == ["4194304\n"]
     assert (said[-1]["type"], said[-1]["exit_code"]) == ("exit", 0)
+
+
+async def stalled(line: ClientConnection, process: Process, sandbox: Sandbox) -> int:
+    """Stop reading, and return how much the process has written once it writes no more, while others go on."""
+    line.transport.pause_reading()
+    written, before = 0, -1
+    async with asyncio.timeout(PATIENCE_S):
+        while written == 0 or written != before:
+            before = written
+            for _ in range(5):
+                assert (await asyncio.to_thread(sandbox.exec, "echo here")).stdout == "here\n"
+            written = (await asyncio.to_thread(process.refresh)).stdout_bytes
+    return written
+
+
+async def slowly_read(server: RunningServer, sandbox: Sandbox, bytes_: int) -> tuple[int, int]:
+    """Return how much a command had written when its client had stopped reading, and how much came in the end."""
+    url = f"{server.url.replace('http', 'ws', 1)}/v1/sandboxes/{sandbox.id}/exec/ws"
+    headers = {"authorization": f"Bearer {server.key}"}
+    received = 0
+    async with connect(url, additional_headers=headers, proxy=None, max_queue=1) as line:
+        await line.send(json.dumps({"cmd": f"head -c {bytes_} /dev/zero | tr '\\0' a"}))
+        started = json.loads(await line.recv())
+        process = await asyncio.to_thread(sandbox.attach, started["process_id"])
+        written = await stalled(line, process, sandbox)
+        line.transport.resume_reading()
+        async with asyncio.timeout(PATIENCE_S):
+            async for message in line:
+                said = json.loads(message)
+                received += len(said["data"]) if said["type"] == "stdout" else 0
+    return written, received
+
+
+def test_the_command_of_a_client_that_stops_reading_waits_for_it_and_loses_nothing(
+    server: RunningServer, sandbox: Sandbox
+) -> None:
+    written, received = asyncio.run(slowly_read(server, sandbox, 32_000_000))
+    assert 0 < written < 32_000_000, written
+    assert received == 32_000_000
 
 
 def command(server: RunningServer, *words: str) -> tuple[list[str], dict[str, str]]:
