@@ -48,14 +48,19 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="session", autouse=True)
-def interrupts_are_heard() -> Iterator[None]:
-    """Take SIGINT as programs at a terminal do, and so let those the tests start.
+def signals_are_heard() -> Iterator[None]:
+    """Take the signals of a terminal as programs on one do, and so let those the tests start.
 
-    A shell without job control has what it starts in the background ignore it, and so would all that this starts.
+    A shell without job control has what it starts in the background ignore some of them, `nohup` another, and so would
+    all that this run starts.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -106,6 +106,9 @@ def test_hundreds_of_random_calls_lose_nothing_while_servers_and_machines_are_ki
             assert world.request("DELETE", f"/snapshots/{item['id']}", **NOTHING).status == 204
         assert world.request("GET", "/sandboxes", **NOTHING).body["items"] == []
         data = world.server.data
-        assert [*(data / "sandboxes").iterdir()] == []
+        # But for a spare machine, where a sandbox was created in the last minute, nothing stands there any more.
+        left = [entry.name for entry in (data / "sandboxes").iterdir()]
+        assert [name for name in left if not name.startswith("spare-")] == []
+        assert len(left) <= 1
         assert [*(data / "snapshots").iterdir()] == []
     assert processes_of(fresh_home) == []
