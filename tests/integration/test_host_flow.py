@@ -112,6 +112,7 @@ def other_accelerator(rig: HostRig) -> None:
 
 
 def no_answer(rig: HostRig) -> None:
+    rig.connect_s = 2
     rig.guests.append(FakeGuest(silent=True))
 
 

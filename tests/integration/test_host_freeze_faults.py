@@ -191,6 +191,7 @@ def _no_resume(rig: HostRig, folder: Path) -> None:
 
 def _silent(rig: HostRig, folder: Path) -> None:
     del folder
+    rig.connect_s = 2
     rig.guests.append(FakeGuest(silent=True))
 
 

@@ -55,7 +55,7 @@ class Incarnation:
         self.dead = threading.Event()
         self._over, self._halted = threading.Event(), threading.Event()
         self._workers = _Workers()
-        self._pending: set[concurrent.futures.Future[Answer]] = set()
+        self._pending: dict[concurrent.futures.Future[Any], Any] = {}
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(self._workers)
         self._stop: asyncio.Event
@@ -126,24 +126,36 @@ class Incarnation:
 
     def request(self, method: str, path: str, **more: Any) -> Answer:
         """Send a request; one that is under way when the server is killed is a lost answer."""
-        answer: concurrent.futures.Future[Answer] = concurrent.futures.Future()
 
-        async def ask() -> None:
+        async def ask() -> Answer:
             try:
-                got = told(await self.http.request(method, path, **more))
+                return told(await self.http.request(method, path, **more))
             except (httpx2.TransportError, RuntimeError):  # it is being stopped
-                got = Answer(0)
-            if not answer.done():
-                answer.set_result(got)
+                return Answer(0)
 
-        self._pending.add(answer)
+        return self.unless_killed(ask, Answer(0))
+
+    def unless_killed(self, work: Callable[[], Coroutine[Any, Any, T]], lost: T) -> T:
+        """Run something in the server's thread; if the server is killed meanwhile, what comes of it is `lost`."""
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        async def run() -> None:
+            with suppress(concurrent.futures.InvalidStateError):  # it was killed, and goes on at the end of the test
+                try:
+                    got = await work()
+                except Exception as error:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(got)
+
+        self._pending[answer] = lost
         try:
             if self.dead.is_set():
-                return Answer(0)
-            asyncio.run_coroutine_threadsafe(ask(), self._loop)
+                return lost
+            asyncio.run_coroutine_threadsafe(run(), self._loop)
             return answer.result(120)
         finally:
-            self._pending.discard(answer)
+            self._pending.pop(answer)
 
     # -- the kill
 
@@ -168,9 +180,9 @@ class Incarnation:
         self._loop.call_soon_threadsafe(self._halt)
         assert self._halted.wait(60), "the server does not stand still"
         self._workers.wait_quiet()
-        for answer in list(self._pending):
+        for answer, lost in list(self._pending.items()):
             with suppress(concurrent.futures.InvalidStateError):
-                answer.set_result(Answer(0))
+                answer.set_result(lost)
         return self.rig.driver.leave_all()
 
     def _halt(self) -> None:
@@ -260,11 +272,10 @@ class FakeWorld:
             yield self
         finally:
             faultpoints.watch(None)
-            for server in reversed(self._all):
-                server.end()
-            self._all.clear()
             with warnings.catch_warnings():  # what was killed closes nothing
                 warnings.simplefilter("ignore", ResourceWarning)
+                while self._all:  # none is left in a variable, to be collected in another test
+                    self._all.pop().end()
                 gc.collect()
 
     @property
@@ -315,7 +326,7 @@ class FakeWorld:
                 machine.die("it was killed")
             return bool(found)
 
-        return not server.dead.is_set() and server.call(die())
+        return server.unless_killed(die, lost=False)
 
     def kill_server(self) -> None:
         within = self._dice.randrange(_WITHIN)

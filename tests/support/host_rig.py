@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import httpx2
 
-from torpor.guest.client import connect
+from torpor.guest.client import Guest, connect
 from torpor.host.admission import Admission
 from torpor.host.api import host_app
 from torpor.host.flow.ask import guest_of
@@ -51,7 +51,7 @@ class HostRig:
     guests: list[FakeGuest] = field(default_factory=list)
     keep_s: float = 0
     survivors: list[Left] = field(default_factory=list)
-    connect_s: float = 0.5
+    connect_s: float = 5
     limits: Limits = field(default_factory=Limits)
     network: FakeNetwork = field(default_factory=FakeNetwork)
     driver: FakeDriver = field(init=False)
@@ -68,8 +68,7 @@ class HostRig:
             return self.driver
 
         self.images = Images(self.layout)
-        connect_guest = partial(connect, timeout_s=self.connect_s)
-        self.preparer = Preparer(self.layout, self.images, choose, connect_guest, self.network)
+        self.preparer = Preparer(self.layout, self.images, choose, self._connect, self.network)
         live = Live()
         volumes = NamedVolumes(self.layout)
         admission = Admission(live, self.limits, kept=lambda: volumes.promised_bytes)
@@ -79,11 +78,14 @@ class HostRig:
             snapshots=Snapshots(self.layout),
             preparer=self.preparer,
             spares=Spares(self.preparer, admission, keep_s=self.keep_s),
-            connect_guest=connect_guest,
+            connect_guest=self._connect,
             live=live,
             admission=admission,
             volumes=volumes,
         )
+
+    async def _connect(self, sock: socket.socket) -> Guest:
+        return await connect(sock, timeout_s=self.connect_s)
 
     async def recover(self) -> Live:
         """Take over what is there, as a host agent does at its start."""
