@@ -192,8 +192,10 @@ def test_which_addresses_are_public() -> None:
         "::ffff:10.0.0.1",
         "0.0.0.0",
     )
-    assert not [each for each in (*inside, "224.0.0.1", "100.64.0.1", "2002:a00:1::") if is_public(each)]
-    assert [each for each in ("8.8.8.8", "2606:4700::1") if is_public(each)] == ["8.8.8.8", "2606:4700::1"]
+    translated = ("2002:a00:1::", "64:ff9b::10.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b:1::808:808")
+    assert not [each for each in (*inside, *translated, "224.0.0.1", "100.64.0.1") if is_public(each)]
+    public = ["8.8.8.8", "2606:4700::1", "64:ff9b::8.8.8.8", "2002:808:808::"]
+    assert [each for each in public if is_public(each)] == public
 
 
 @pytest.mark.parametrize("program", ["skopeo", "umoci"])

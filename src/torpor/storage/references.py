@@ -23,6 +23,10 @@ _REFERENCE = re.compile(
 )
 _HTTPS = 443
 _LONGEST = 512
+# A gateway of the network may pass on to an IPv4 address what is sent here: to the last four bytes (RFC 6052), or to
+# what it alone knows (RFC 8215).
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_TRANSLATED_WITHIN = ipaddress.IPv6Network("64:ff9b:1::/48")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,18 @@ def refusal(host: str, addresses: Iterable[str]) -> InvalidRequest | None:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether an IP address is one that anybody can have on the internet."""
+    """Tell whether an IP address is one that anybody can have on the internet, and so is what it stands for."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None)
-    return found.is_global and not found.is_multicast and (mapped is None or mapped.is_global)
+    if isinstance(found, ipaddress.IPv6Address) and not all(map(_is_public, _carried(found))):
+        return False
+    return _is_public(found) and found not in _TRANSLATED_WITHIN
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return address.is_global and not address.is_multicast
+
+
+def _carried(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """Return the IPv4 addresses that an IPv6 address stands for."""
+    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else None
+    return [each for each in (address.ipv4_mapped, address.sixtofour, translated) if each is not None]
