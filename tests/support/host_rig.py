@@ -67,8 +67,11 @@ class HostRig:
         async def choose() -> FakeDriver:
             return self.driver
 
+        async def connect_guest(sock: socket.socket) -> Guest:  # no method: what a host shows of itself is no rig
+            return await connect(sock, timeout_s=self.connect_s)
+
         self.images = Images(self.layout)
-        self.preparer = Preparer(self.layout, self.images, choose, self._connect, self.network)
+        self.preparer = Preparer(self.layout, self.images, choose, connect_guest, self.network)
         live = Live()
         volumes = NamedVolumes(self.layout)
         admission = Admission(live, self.limits, kept=lambda: volumes.promised_bytes)
@@ -78,14 +81,11 @@ class HostRig:
             snapshots=Snapshots(self.layout),
             preparer=self.preparer,
             spares=Spares(self.preparer, admission, keep_s=self.keep_s),
-            connect_guest=self._connect,
+            connect_guest=connect_guest,
             live=live,
             admission=admission,
             volumes=volumes,
         )
-
-    async def _connect(self, sock: socket.socket) -> Guest:
-        return await connect(sock, timeout_s=self.connect_s)
 
     async def recover(self) -> Live:
         """Take over what is there, as a host agent does at its start."""
