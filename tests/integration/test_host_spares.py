@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from host_rig import BASE, new_rig
-from torpor.errors import (
-    RestoreFailed,
-)
+from torpor.errors import RestoreFailed
 from torpor.host.flow.create import Source, create
 from torpor.host.flow.delete import delete
+from torpor.model.capacity import NOTHING
 from torpor.model.identity import NOBODY
 from torpor.model.ids import new_sandbox_id
 from torpor.testing.fake_guest import FakeGuest
@@ -49,12 +50,16 @@ async def test_a_spare_that_is_still_being_prepared_is_waited_for_by_one_create(
 async def test_a_create_cancelled_while_it_waits_for_the_spare_leaves_no_machine(tmp_path: Path) -> None:
     rig = new_rig(tmp_path, keep_s=60)
     await rig.bake()
+    rig.guests += [FakeGuest(), FakeGuest(silent=True)]  # whose machine is waited for
     first = new_sandbox_id()
     await create(rig.host, first, Source(template=BASE))
     creating = asyncio.ensure_future(create(rig.host, new_sandbox_id(), Source(template=BASE)))
-    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while rig.host.spares.needs() != NOTHING:  # noqa: ASYNC110 - it is taken in the background
+            await asyncio.sleep(0)
     creating.cancel()
-    await asyncio.gather(creating, return_exceptions=True)
+    with pytest.raises(asyncio.CancelledError):
+        await creating
     await delete(rig.host, first)
     assert rig.left == []
 
