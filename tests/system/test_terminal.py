@@ -88,19 +88,23 @@ def test_a_program_that_writes_without_end_waits_for_who_looks_and_for_nobody_go
         assert info.stdout_bytes - info.stdout_start <= 1024 * 1024 + 65536
 
 
-async def on_websocket(server: RunningServer, sandbox: str) -> tuple[bytes, list[dict[str, object]]]:
-    url = f"{server.url.replace('http', 'ws', 1)}/v1/sandboxes/{sandbox}"
+def opened(server: RunningServer, sandbox: str, path: str) -> connect:
+    url = f"{server.url.replace('http', 'ws', 1)}/v1/sandboxes/{sandbox}/{path}"
     headers = {"authorization": f"Bearer {server.key}"}
+    return connect(url, additional_headers=headers, proxy=None, max_queue=1)  # what is not read waits at the server
+
+
+async def on_websocket(server: RunningServer, sandbox: str) -> tuple[bytes, list[dict[str, object]]]:
     shown, said = b"", []
     async with asyncio.timeout(PATIENCE_S):
-        async with connect(f"{url}/ssh?rows=24&cols=80", additional_headers=headers, proxy=None) as line:
+        async with opened(server, sandbox, "ssh?rows=24&cols=80") as line:
             await line.send(b"stty size; exit 5\r")
             async for message in line:
                 if isinstance(message, bytes):
                     shown += message
                 else:
                     said.append(json.loads(message))
-        async with connect(f"{url}/exec/ws", additional_headers=headers, proxy=None) as line:
+        async with opened(server, sandbox, "exec/ws") as line:
             await line.send(json.dumps({"cmd": "wc -c"}))
             for _ in range(64):
                 await line.send(bytes(64 * 1024))
@@ -132,10 +136,8 @@ async def stalled(line: ClientConnection, process: Process, sandbox: Sandbox) ->
 
 async def slowly_read(server: RunningServer, sandbox: Sandbox, bytes_: int) -> tuple[int, int]:
     """Return how much a command had written when its client had stopped reading, and how much came in the end."""
-    url = f"{server.url.replace('http', 'ws', 1)}/v1/sandboxes/{sandbox.id}/exec/ws"
-    headers = {"authorization": f"Bearer {server.key}"}
     received = 0
-    async with connect(url, additional_headers=headers, proxy=None, max_queue=1) as line:
+    async with opened(server, sandbox.id, "exec/ws") as line:
         await line.send(json.dumps({"cmd": f"head -c {bytes_} /dev/zero | tr '\\0' a"}))
         started = json.loads(await line.recv())
         process = await asyncio.to_thread(sandbox.attach, started["process_id"])

@@ -24,6 +24,7 @@ from torpor.kit.files import clone, remove_tree
 from torpor.kit.owning import own
 from torpor.kit.shielded import shielded, wait_ended
 from torpor.model.identity import NOBODY
+from torpor.model.steps import SHELL
 from torpor.model.template import Fingerprint
 from torpor.network.absent import NoNetwork, Nowhere
 from torpor.network.contract import Network, Slot
@@ -77,7 +78,7 @@ class Prepared:
         if self.base.has_processes:
             return
         await self.machine.resume()
-        await self.guest.run(ExecOrder(argv=["/bin/sh", "-c", "true"], timeout_s=_PRACTICE_S))
+        await self.guest.run(ExecOrder(argv=[*SHELL, "true"], timeout_s=_PRACTICE_S))
         await self.machine.pause()
 
     async def aclose(self) -> None:

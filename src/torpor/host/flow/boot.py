@@ -18,6 +18,7 @@ from torpor.kit.files import remove_tree
 from torpor.kit.owning import own
 from torpor.kit.shielded import shielded
 from torpor.model.identity import NOBODY
+from torpor.model.steps import SHELL
 from torpor.model.template import Template
 from torpor.storage.disks import make_overlay
 from torpor.storage.frozen import DISK, MEMORY, PARTS, STATE, seal
@@ -43,7 +44,7 @@ _REHEARSAL_S = 600.0
 
 _FIRST_COMMANDS = (
     ["true"],
-    ["/bin/sh", "-c", "true"],
+    [*SHELL, "true"],
     ["ls", "/"],
     ["python3", "-c", "pass"],
     ["git", "--version"],
